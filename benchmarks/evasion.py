@@ -22,7 +22,7 @@ from torch.nn import functional as F
 import robustfl
 from robustfl.attacks.evasion.pgd import ascend
 from robustfl.attacks.evasion.whitebox import frozen
-from robustfl.passes import channels_last
+from robustfl.gradients import channels_last
 from robustfl.registry import create
 
 from .gradients import centralised, interleaved

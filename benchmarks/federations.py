@@ -7,9 +7,9 @@ import torch
 from robustfl.data import Resident
 from robustfl.defenses.pipeline import parse_pipeline
 from robustfl.engine import Experiment, Settings
+from robustfl.layout import layout_of
 from robustfl.randomness import stream
 from robustfl.registry import create
-from robustfl.vectors import layout_of
 
 
 def federation(

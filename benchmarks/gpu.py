@@ -25,7 +25,7 @@ from benchmarks.federations import federation
 from benchmarks.gradients import centralised
 from robustfl.engine import clients, train
 from robustfl.engine.cuda_graphs import recorded_on
-from robustfl.passes import channels_last
+from robustfl.gradients import channels_last
 from robustfl.registry import create
 
 SHAPE, BATCH = (3, 32, 32), 50

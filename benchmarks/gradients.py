@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from robustfl.contracts import NormLayer
+from robustfl.gradients import channels_last
+from robustfl.layout import flatten_parameters, layout_of
 from robustfl.models.dropout import ClientDropout
-from robustfl.passes import channels_last
 from robustfl.randomness import stream
 from robustfl.registry import create
-from robustfl.vectors import flatten_parameters, layout_of
 from tests.passes import plain_gradients, shared_gradients
 
 

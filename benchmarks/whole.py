@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks.federations import federation
 from benchmarks.gradients import centralised
 from robustfl.engine import train
-from robustfl.passes import channels_last
+from robustfl.gradients import channels_last
 from robustfl.registry import create
 
 Case = tuple[str, tuple[int, int, int], int, int]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustfl import kernels
 from robustfl.contracts import Aggregated, Context
-from robustfl.team import Team
+from robustfl.distributed import Team
 
 from .pipeline import Pipeline
 from .rows import Mixed, Stack

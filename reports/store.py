@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from robustfl.errors import StoreError, UsageError, reason
-from robustfl.outside import read_json, walk
+from robustfl.file_io import read_json, walk
 from robustfl.records import KEY_VERSION, LATER, SCHEMA, STATUSES, CellResult, canonical, completed, misnamed, plain
 
 from .key1 import converted

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from robustfl.outside import shown, unsafe, unsafe_texts
+from robustfl.file_io import shown, unsafe, unsafe_texts
 from robustfl.records import CellResult
 
 MEASURES = ("ra_", "certificates.", "group.")

@@ -29,11 +29,11 @@ if find_spec("robustfl.attacks") is None:
     )
 
 _HOMES = {
-    "attack": "robustfl.surface",
-    "forge": "robustfl.surface",
-    "defense": "robustfl.surface",
-    "evasion": "robustfl.surface",
-    "norm": "robustfl.surface",
+    "attack": "robustfl.api",
+    "forge": "robustfl.api",
+    "defense": "robustfl.api",
+    "evasion": "robustfl.api",
+    "norm": "robustfl.api",
     "evaluate": "robustfl.evaluation.own_model",
     "register": "robustfl.registry",
     "param": "robustfl.parameters",
@@ -48,6 +48,11 @@ __all__ = ["__version__", *_HOMES]
 
 if TYPE_CHECKING:
     __version__: str
+    from robustfl.api import attack as attack
+    from robustfl.api import defense as defense
+    from robustfl.api import evasion as evasion
+    from robustfl.api import forge as forge
+    from robustfl.api import norm as norm
     from robustfl.evaluation.own_model import evaluate as evaluate
     from robustfl.parameters import param as param
     from robustfl.registry import register as register
@@ -57,11 +62,6 @@ if TYPE_CHECKING:
     from robustfl.scenarios.kept_models import load_model as load_model
     from robustfl.scenarios.single import run as run
     from robustfl.scenarios.verify import verify as verify
-    from robustfl.surface import attack as attack
-    from robustfl.surface import defense as defense
-    from robustfl.surface import evasion as evasion
-    from robustfl.surface import forge as forge
-    from robustfl.surface import norm as norm
 
 
 def __getattr__(name: str) -> Any:

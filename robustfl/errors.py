@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from robustfl.outside import cut
+from robustfl.file_io import cut
 
 LONGEST = 2_000
 """Characters of a message: beyond them, the middle of the value that it names is left out."""

@@ -15,8 +15,8 @@ import cloudpickle
 import torch
 
 from robustfl.errors import UsageError
+from robustfl.file_io import python_files
 from robustfl.origins import short_digest
-from robustfl.outside import python_files
 
 OWN, MAIN = "robustfl", "__main__"
 _NO_CONTENT = {"__doc__", "__annotations__", "__annotations_cache__", "__firstlineno__", "__static_attributes__"}

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from robustfl.outside import LONGEST_REASON, cut, shown
+from robustfl.file_io import LONGEST_REASON, cut, shown
 
 SCHEMA = 1
 KEY_VERSION = 2

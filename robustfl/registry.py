@@ -30,9 +30,9 @@ import cloudpickle
 from robustfl import autobyz
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError, closest, told
+from robustfl.file_io import METHOD_NAME, unsafe
 from robustfl.layer_kinds import TABLE
 from robustfl.origins import file_origin, short_digest
-from robustfl.outside import METHOD_NAME, unsafe
 from robustfl.parameters import check_given, is_plain, remember, types_of
 from robustfl.plugin_code import MAIN, OWN, code_of, files_of, imports, session_code
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .cell import Cell
 from .expand import expand
-from .grid import Finished, Results, grid
+from .grid import Results, grid
 from .plan import Plan, ResolvedCell, plan
+from .progress import Finished
 from .run import run_cell
 from .run_options import RunOptions
 from .spec import Scenario, preset_names

@@ -16,10 +16,10 @@ from robustfl.defenses.aggregation import PlainMean
 from robustfl.engine.statistics import begin, collect
 from robustfl.errors import UsageError, closest
 from robustfl.evaluation import traffic
+from robustfl.layout import Layout, layout_of, write_statistics
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.reports.reproduction.verdicts import Panels
-from robustfl.vectors import Layout, layout_of, write_statistics
 
 from .methods import at_users
 

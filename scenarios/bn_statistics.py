@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustfl.branches import ADVERSARIAL
+from robustfl.contracts.norm import ADVERSARIAL
 from robustfl.engine import LocalModels, State, propagate_statistics
 
 from .build import Built

@@ -28,10 +28,10 @@ from robustfl.data.checks import data_doubts
 from robustfl.engine import Experiment
 from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import Refused, RobustflError
+from robustfl.layout import layout_of, read_statistics
 from robustfl.models.dropout import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create, describe
-from robustfl.vectors import layout_of, read_statistics
 
 from .cell import Cell
 from .methods import Methods
@@ -59,25 +59,14 @@ class Built:
 
 
 @dataclass(frozen=True)
-class _Split:
-    """Training, validation and own test indices per client."""
+class Split:
+    """Training, validation and own test indices per client, their domains, and the server's own training indices."""
 
     train: list[Indices]
     validation: list[Indices]
     tests: list[Indices]
     domain_of: tuple[int, ...]
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes(tuple(map(len, self.train)), tuple(map(len, self.validation)))
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Numbers of training and of validation samples of every client."""
-
-    train: tuple[int, ...]
-    validation: tuple[int, ...]
+    server: Indices | None = None
 
 
 def build(
@@ -86,8 +75,8 @@ def build(
     """Load the data, if ``parts`` of it are not given; split it, draw the initial model. Raises ``Refused``."""
     where, m = device or torch.device("cpu"), Methods.of(cell, fresh=True)
     parts = parts or [dataset.load(data_root(root), download=False) for dataset in m.datasets]
-    split, root_set = _split(cell, m, parts)
-    check_sizes(cell, split.sizes)
+    split = split_data(cell, m, parts)
+    check_sizes(cell, split)
     arrays = _joined(parts) if cell.domains else parts[0]
     train = Resident.of(arrays.train_x, arrays.train_y, device=where)
     model = _model(cell, m, arrays, root).to(device=where, dtype=DTYPES[cell.dtype])
@@ -111,7 +100,7 @@ def build(
         objective=m.objective,
         evasion=m.train_evasion,
         adversarial=cell.adversarial,
-        root=None if root_set is None else _on(where, [root_set])[0],
+        root=None if split.server is None else _on(where, [split.server])[0],
         propagate=m.propagation,
         augment=Augment(cell.flip, cell.crop, cell.rotate) if cell.flip or cell.crop or cell.rotate else None,
     )
@@ -135,15 +124,11 @@ def _on(device: torch.device, indices: list[Indices]) -> tuple[Tensor, ...]:
 # --- who has which samples -------------------------------------------------------------------------------------------
 
 
-def split_sizes(cell: Cell, parts: list[Arrays]) -> Sizes:
-    """Return how many samples every client of a cell would have; reads labels only. Raises ``Refused``."""
-    return _split(cell, cell.methods, parts)[0].sizes
-
-
-def check_sizes(cell: Cell, sizes: Sizes) -> None:
+def check_sizes(cell: Cell, split: Split) -> None:
     """Raise ``Refused`` for a client with too few training samples, and for a selection without validation samples."""
-    least, asks = min(sizes.train), cell.methods.algorithm.asks
-    k = sizes.train.index(least)
+    sizes, asks = [len(part) for part in split.train], cell.methods.algorithm.asks
+    least = min(sizes)
+    k = sizes.index(least)
     unequal = cell.partition.startswith("dirichlet") and "mode=equal" not in cell.partition
     remedy = "a larger min_size or mode=equal of dirichlet" if unequal else "fewer clients"
     if least == 0:
@@ -155,12 +140,12 @@ def check_sizes(cell: Cell, sizes: Sizes) -> None:
         )
     if cell.select == "validation":
         byzantine = cell.settings.byzantine()
-        if not any(n for k, n in enumerate(sizes.validation) if k not in byzantine):
+        if not any(len(part) for k, part in enumerate(split.validation) if k not in byzantine):
             raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
 
 
-def _split(cell: Cell, m: Methods, parts: list[Arrays]) -> tuple[_Split, Indices | None]:
-    """Draw who has which samples, and the server's own."""
+def split_data(cell: Cell, m: Methods, parts: list[Arrays]) -> Split:
+    """Draw who has which samples; reads labels only. Raises ``Refused``."""
     if cell.domains:
         _check_alike(cell, parts)
     classes, images = parts[0].classes, sum(len(part.train_y) for part in parts)
@@ -168,10 +153,10 @@ def _split(cell: Cell, m: Methods, parts: list[Arrays]) -> tuple[_Split, Indices
     if cell.owners > images:  # before memory is taken for each
         raise Refused(f"clients={cell.clients} are more than the {images} training images")
     split = _domain_split(cell, m, parts) if cell.domains else _partition(cell, m, parts[0])
-    return split, _root_set(cell, split)
+    return _without_server(cell, split) if cell.server_samples else split
 
 
-def _partition(cell: Cell, m: Methods, arrays: Arrays) -> _Split:
+def _partition(cell: Cell, m: Methods, arrays: Arrays) -> Split:
     whole = m.partition.split(
         np.asarray(arrays.train_y),
         clients=cell.owners,
@@ -184,7 +169,7 @@ def _partition(cell: Cell, m: Methods, arrays: Arrays) -> _Split:
     # Who copies an owner copies what it trains on, and nothing of what it holds out.
     apart |= {k: apart[owners[i % len(owners)]] for i, k in enumerate(byzantine)}
     train, validation = zip(*(apart[k] for k in range(cell.clients)), strict=True)
-    return _Split(list(train), list(validation), [], ())
+    return Split(list(train), list(validation), [], ())
 
 
 def _held_out(cell: Cell, k: int, indices: Indices) -> tuple[Indices, Indices]:
@@ -194,7 +179,7 @@ def _held_out(cell: Cell, k: int, indices: Indices) -> tuple[Indices, Indices]:
     return train_validation(indices, cell.validation, numpy_stream(cell.seed, "validation", k))
 
 
-def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> _Split:
+def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> Split:
     sizes = m.user_sizes
     slices = domain_split(
         [len(d.train_y) for d in domains],
@@ -206,7 +191,7 @@ def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> _Split:
         if sizes is None
         else partial(sizes.lengths, generator=numpy_stream(cell.seed, "partition")),
     )
-    return _Split(
+    return Split(
         [s.train for s in slices],
         [s.validation for s in slices],
         [s.test for s in slices],
@@ -226,7 +211,7 @@ def _doubts(m: Methods, parts: list[Arrays]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _beyond(cell: Cell, arrays: Arrays, split: _Split) -> Iterator[str]:
+def _beyond(cell: Cell, arrays: Arrays, split: Split) -> Iterator[str]:
     """Settings that ask for more pixels or images than there are."""
     height, width = arrays.shape[1:]
     if 2 * cell.crop > min(height, width):
@@ -236,10 +221,8 @@ def _beyond(cell: Cell, arrays: Arrays, split: _Split) -> Iterator[str]:
         yield f"representations = {cell.representations} is more than there are: a user has {least} test images"
 
 
-def _root_set(cell: Cell, split: _Split) -> Indices | None:
-    """The server's own training images, taken from the clients' parts in place, or None."""
-    if not cell.server_samples:
-        return None
+def _without_server(cell: Cell, split: Split) -> Split:
+    """The split after the server has taken its own training images from the clients' parts."""
     everything = np.concatenate(split.train)
     if cell.attackers_data == "copied" and cell.f:
         everything = np.unique(everything)  # attackers hold copies of what honest clients have
@@ -249,8 +232,7 @@ def _root_set(cell: Cell, split: _Split) -> Indices | None:
         )
     order = numpy_stream(cell.seed, "server-data").permutation(len(everything))[: cell.server_samples]
     taken = everything[np.sort(order)]
-    split.train[:] = [part[~np.isin(part, taken)] for part in split.train]
-    return taken
+    return replace(split, train=[part[~np.isin(part, taken)] for part in split.train], server=taken)
 
 
 def _check_alike(cell: Cell, domains: list[Arrays]) -> None:

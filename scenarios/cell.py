@@ -21,9 +21,9 @@ from pydantic import (
 from robustfl.algorithms.schedules import Schedule, constant, geometric, step
 from robustfl.autobyz import named
 from robustfl.engine import Settings
+from robustfl.engine.precision import Precision
 from robustfl.errors import UsageError, closest
 from robustfl.parameters import python_numbers
-from robustfl.precision import Precision
 from robustfl.registry import parse
 
 from .methods import (

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -25,11 +25,11 @@ from typing import Any
 import torch
 
 from robustfl.errors import ClusterError, RobustflError, UsageError, reason
+from robustfl.file_io import python_files
 from robustfl.origins import named_methods
-from robustfl.outside import python_files
 from robustfl.records import CellResult, canonical
 from robustfl.registry import load_file, load_plugins, unpack
-from robustfl.scratch import scratch
+from robustfl.tempdirs import scratch
 
 from .expand import fingerprints
 from .plan import ResolvedCell
@@ -45,7 +45,7 @@ _one_at_a_time = threading.Lock()
 @dataclass(frozen=True)
 class RemoteCell:
     """A cell as it travels: with the contents of plug-ins and the methods of the main program, and what the worker
-    must agree with."""
+    must agree with. One with plug-ins is a task for a process of its own."""
 
     resolved: ResolvedCell
     plugins: tuple[tuple[str, bytes], ...]
@@ -53,6 +53,12 @@ class RemoteCell:
     methods: tuple[str, ...]
     options: RunOptions
     sent: bytes = b""
+    worker: str = ""
+    foreign: frozenset[str] = frozenset()
+
+    def __call__(self, device: str, send: Callable[[Any], None]) -> str | RobustflError:
+        del device, send
+        return _run(self.worker, self)
 
 
 def software() -> dict[str, str]:
@@ -84,7 +90,7 @@ def contents(plugins: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """A client of the scheduler at ``address`` whose workers fit. Raises ``ClusterError``."""
+    """A client of the scheduler at ``address``. Raises ``ClusterError``."""
     from distributed import Client
 
     for name in ("tornado", "asyncio", *logging.root.manager.loggerDict):
@@ -98,23 +104,9 @@ def connected(address: str) -> Iterator[Any]:
             "correct the address; finished cells are kept, and the same command does the rest"
         ) from None
     try:
-        _check_workers(client)
         yield client
     finally:
         client.close(timeout=2)  # type: ignore[no-untyped-call]
-
-
-def _check_workers(client: Any) -> None:
-    """Refuse workers that lack robustfl or have another version of it; later ones are looked at with every cell."""
-    mine = {"robustfl": version("robustfl"), "torch": software()["torch"]}
-    for name, worker in client.get_versions(packages=list(mine))["workers"].items():
-        packages = worker["packages"]
-        for package, wanted in mine.items():
-            found = packages.get(package)
-            if found is None:
-                raise ClusterError(f"worker {name} has no {package}; install {package} {wanted} where workers start")
-            if str(found).partition("+")[0] != wanted:
-                raise ClusterError(_differs(name, package, str(found), wanted))
 
 
 def _differs(worker: str, package: str, theirs: str, mine: str) -> str:
@@ -209,7 +201,7 @@ def execute(item: RemoteCell) -> str | RobustflError:
     with _one_at_a_time:  # threads of one process share torch's settings
         if not item.plugins and not item.sent:
             return _run(name, item)
-        task, threads = _Foreign(name, item), item.options.threads
+        task, threads = replace(item, worker=name), item.options.threads
         try:
             ((_, outcome),) = run_in_workers([task], [item.options.device], threads=threads)
         except RobustflError as error:  # the process that watches it was killed, too
@@ -222,19 +214,6 @@ def execute(item: RemoteCell) -> str | RobustflError:
 
 def _json(record: CellResult) -> str:
     return canonical(record.model_dump(mode="json"))
-
-
-@dataclass(frozen=True)
-class _Foreign:
-    """A cell with plug-ins, as a task for a process of its own."""
-
-    worker: str
-    cell: RemoteCell
-    foreign: frozenset[str] = frozenset()
-
-    def __call__(self, device: str, send: Callable[[Any], None]) -> str | RobustflError:
-        del device, send
-        return _run(self.worker, self.cell)
 
 
 def _run(name: str, item: RemoteCell) -> str | RobustflError:

@@ -1,31 +1,29 @@
-"""The plan and the cost of a grid: cells, refusals, seconds and memory, without training it."""
+"""The plan and the rough cost of a grid: cells, refusals, seconds and memory, without training it."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from robustfl.contracts import Arrays
 from robustfl.data import data_root
-from robustfl.engine import Experiment, initial_state, train
+from robustfl.engine import initial_state, train
 from robustfl.engine.clients import Clients
 from robustfl.errors import DataMissing, Diverged, Refused, Terminated, told
-from robustfl.evaluation import ProductCounter, macs_per_epoch
 from robustfl.origins import in_words, origins
-from robustfl.records import CellResult
 from robustfl.reports.store import Store
 from robustfl.torch_settings import standard_settings
 
-from .build import Built, Sizes, build, check_sizes, skeleton, split_sizes
+from .build import Built, Split, build, check_sizes, skeleton, split_data
 from .cell import Cell, of_each
 from .expand import expand, fingerprints, labels, refusal, resolve
 from .memory import message_bytes
@@ -36,11 +34,11 @@ from .run_options import RunOptions, unheard
 from .spec import Scenario
 
 AS_GRID = RunOptions()
-ROUNDS = 2  # of a cell that is timed; the first one warms up
-MOST_TIMED = 16  # cells of which rounds are timed
-WORK = 1e10  # multiply-accumulates of all timed rounds together: seconds on any machine
-BATCH_WORK = 3e9  # of the batch that is timed of a network
-STEP_WORK = 2e7  # what a step costs beside its images, in multiply-accumulates
+ROUNDS = 2  # of the cell that is timed; the first one warms up
+IMAGES = 32  # of the batch of which a pass is timed, fewer where they take more than a second
+SECONDS = 10.0  # what rounds that are timed may take
+_LIBRARIES = 700 * 2**20  # bytes that every process takes
+T = TypeVar("T")
 _EMPTY: dict[type, str] = {MemoryError: ": this machine has not enough memory"}  # what errors without words mean
 
 
@@ -136,95 +134,76 @@ def estimate(
     options: RunOptions = AS_GRID,
     on_probe: Callable[[int, int], None] = unheard,
 ) -> Estimate:
-    """Expand ``scenario``, look into its store, and time a few rounds and batches; the other cells follow from them.
+    """Expand ``scenario``, look into its store, and estimate the cells that are left from a few timed batches.
 
-    ``on_probe`` is told before each kind of cell how many of how many are done.
+    ``on_probe`` is told before each kind of training how many of how many are done.
     """
     cells = expand(scenario)
     reasons = of_each(cells, refusal)
-    axes = _axes(cells) or ("attack", "defense")
-    workers = options.workers
+    axes, workers = _axes(cells) or ("attack", "defense"), options.workers
     warnings = tuple(scenario_warnings(scenario, (c for c, why in zip(cells, reasons, strict=True) if why is None)))
     try:
         known = fingerprints(cells, options.root, download=False)
     except DataMissing as error:
-        planned = tuple(_planned(c, why, None) for c, why in zip(cells, reasons, strict=True))
+        planned = [_planned(cell, why) for cell, why in zip(cells, reasons, strict=True)]
         note = f"No estimate: {error}\nPartitions were not drawn either: they may leave clients too few images."
-        return Estimate(planned, axes, workers, None, None, note, warnings)
-    of_data = DataRefusals(options)
-    reasons = [why or of_data(cell) for cell, why in zip(cells, reasons, strict=True)]
+        return Estimate(tuple(planned), axes, workers, None, None, note, warnings)
+    reasons = [why or more for why, more in zip(reasons, data_refusals(cells, reasons, options), strict=True)]
     store = Store(Path(out) / scenario.name)
-    filled = bool(store.keys())  # else no cell's key is asked for
-    rows = [
-        (cell, ResolvedCell.of(cell, known[cell]).key if filled else "", why)
-        for cell, why in zip(cells, reasons, strict=True)
-    ]
-    stored = store.done([key for _, key, _ in rows])
-    todo = [cell for cell, key, why in rows if why is None and key not in stored]
-    measured = _measured([(cell, store.read(key)) for cell, key, _ in rows if key in stored], options) if todo else {}
-    kinds = Counter(kind_of(cell) for cell in todo)
-    costs = Costs(options, measured)
-    found = costs.of(todo, lambda done: on_probe(done, len(kinds)))
-    planned = tuple(
-        PlannedCell("stored", c, None) if key in stored else _planned(c, why, _seconds(c, found.get(kind_of(c))))
-        for c, key, why in rows
-    )
-    spent = [p.seconds for p in planned if p.state == "to run" and p.seconds is not None]
-    total = sum(spent) / max(1, min(workers, len(spent))) if spent or not found else None
-    memory = max((cost.memory for cost in found.values()), default=0)
-    note = _timed_words(costs, found, kinds, measured)
-    wrong = Counter(cost.failed for cost in found.values() if cost.failed)
-    for words, count in wrong.items():
-        note += f"\n{count} kind(s) of cells could not be timed, and will not run here: {words}"
-    return Estimate(planned, axes, workers, total, memory, note, warnings, wrong.total())
+    keys = [ResolvedCell.of(cell, known[cell]).key for cell in cells] if store.keys() else []
+    done = store.done(keys)
+    stored = {cell for cell, key in zip(cells, keys, strict=False) if key in done}
+    todo = [cell for cell, why in zip(cells, reasons, strict=True) if why is None and cell not in stored]
+    costs = Costs(todo, options, on_probe)
+    planned = [_planned(c, why, costs, stored=c in stored) for c, why in zip(cells, reasons, strict=True)]
+    spent = [cell.seconds for cell in planned if cell.seconds is not None]
+    total = sum(spent) / max(1, min(workers, len(spent))) if spent or not todo else None
+    return Estimate(tuple(planned), axes, workers, total, costs.memory, costs.note, warnings, costs.failed)
 
 
-class DataRefusals:
-    """Reasons to refuse cells that only data and network tell; every partition is drawn once.
+def _planned(cell: Cell, why: str | None, costs: Costs | None = None, *, stored: bool = False) -> PlannedCell:
+    state = "stored" if stored else "refused" if why else "to run"
+    seconds = costs.seconds(cell) if costs is not None and state == "to run" else None
+    return PlannedCell(state, cell, seconds, None if stored else why)
+
+
+def data_refusals(cells: Sequence[Cell], reasons: Sequence[str | None], options: RunOptions) -> Iterator[str | None]:
+    """Why only data and network refuse each cell without a reason; every partition is drawn, every network made once.
 
     Labels are read, and images only where a client has a single sample. Errors other than ``Refused`` are left to the
-    timing, which reports them.
+    estimate, which reports them.
     """
+    load = cache(lambda dataset: dataset.load(data_root(options.root), download=False))
+    known: dict[tuple[Any, ...], Any] = {}
 
-    def __init__(self, options: RunOptions) -> None:
-        self._options = options
-        self._load = cache(lambda dataset: dataset.load(data_root(options.root), download=False))
-        self._known: dict[tuple[Any, ...], Sizes | str | None] = {}
+    def once(key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+        """What ``ask`` returns for cells of this key, or the reason for which it refuses them."""
+        if key not in known:
+            try:
+                known[key] = ask()
+            except Exception as error:
+                known[key] = str(error) if isinstance(error, Refused) else None
+        return known[key]
 
-    def __call__(self, cell: Cell) -> str | None:
-        """The reason to refuse a cell, or None."""
-        sizes = self._once(_split_of(cell), lambda: split_sizes(cell, self._parts(cell)))
-        if not isinstance(sizes, Sizes):
-            return sizes  # the reason, or None after another error
+    def refused(cell: Cell) -> str | None:
+        parts = partial(map, load, cell.methods.datasets)
+        split = once(_split_of(cell), lambda: split_data(cell, cell.methods, list(parts())))
+        if not isinstance(split, Split):
+            return None if split is None else str(split)
         try:
-            check_sizes(cell, sizes)
+            check_sizes(cell, split)
         except Refused as error:
             return str(error)
-        found = self._once((cell.dataset, cell.domains, cell.model, cell.norm), lambda: self._build_network(cell))
-        if found is None and min(cell.batch, *sizes.train) == 1:  # too few where a batch's variance is needed
-            alike = (*_split_of(cell), cell.model, cell.norm, cell.algorithm, cell.attack, cell.f, cell.batch)
-            found = self._once(alike, lambda: self._check_batches(cell))
-        return found if isinstance(found, str) else None
+        first = next(parts())
+        made = partial(skeleton, cell, shape=first.shape, classes=first.classes)
+        network = (cell.dataset, cell.domains, cell.model, cell.norm)
+        if isinstance(found := once(network, made), str) or min(cell.batch, *map(len, split.train)) > 1:
+            return found if isinstance(found, str) else None
+        batches = (*_split_of(cell), *network, cell.algorithm, cell.attack, cell.f, cell.batch)
+        found = once(batches, lambda: Clients(build(cell, root=options.root).experiment, unheard))
+        return found if isinstance(found, str) else None  # too few samples where a batch's variance is needed
 
-    def _once(self, key: tuple[Any, ...], ask: Callable[[], Sizes | None]) -> Sizes | str | None:
-        if key not in self._known:
-            try:
-                self._known[key] = ask()
-            except Refused as error:
-                self._known[key] = str(error)
-            except Exception:
-                self._known[key] = None
-        return self._known[key]
-
-    def _parts(self, cell: Cell) -> list[Arrays]:
-        return [self._load(dataset) for dataset in cell.methods.datasets]
-
-    def _build_network(self, cell: Cell) -> None:
-        first = self._parts(cell)[0]
-        skeleton(cell, shape=first.shape, classes=first.classes)
-
-    def _check_batches(self, cell: Cell) -> None:
-        Clients(build(cell, root=self._options.root).experiment, unheard)
+    return (None if why else refused(cell) for cell, why in zip(cells, reasons, strict=True))
 
 
 def _split_of(cell: Cell) -> tuple[Any, ...]:
@@ -236,46 +215,10 @@ def _split_of(cell: Cell) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _timed_words(
-    costs: Costs,
-    found: Mapping[tuple[Any, ...], Cost],
-    kinds: Counter[tuple[Any, ...]],
-    measured: Mapping[tuple[Any, ...], float],
-) -> str:
-    """Sentences about what was timed, and about what could not be because it is refused."""
-    if not kinds:
-        return "No cell is left to run."
-    note = (
-        f"Timed: {ROUNDS} rounds of {costs.timed} of {len(kinds)} kind(s) of cells, and a batch of {costs.networks} "
-        "network(s), from which the others follow; other load on the machine counts in."
-    )
-    if known_before := len(kinds.keys() & measured.keys()):
-        note += f" Of {known_before} kind(s), what stored cells took."
-    for words in dict.fromkeys(cost.refused for cost in found.values() if cost.refused):
-        alike = [kind for kind, cost in found.items() if cost.refused == words]
-        count = f"{sum(kinds[kind] for kind in alike)} cells of {len(alike)} kind(s)"
-        note += f"\n{count} could not be timed, and may be refused as the first of each kind is: {words}"
-    return note
-
-
 def _axes(cells: Sequence[Cell]) -> tuple[str, ...]:
     """The settings in which cells differ."""
     settings = [vars(cell) for cell in cells]
     return tuple(k for k, value in settings[0].items() if any(s[k] is not value and s[k] != value for s in settings))
-
-
-def _measured(records: Sequence[tuple[Cell, CellResult]], options: RunOptions) -> dict[tuple[Any, ...], float]:
-    """Seconds of a round, by kind and by shape, of finished cells that ran as these will."""
-    here, found = (options.first_device.type, options.threads), dict[tuple[Any, ...], float]()
-    for cell, record in records:
-        seconds, known = record.timing.seconds_per_round, record.certificates
-        if seconds and (known.get("device"), known.get("threads")) == here:
-            found |= {shape_of(cell): seconds, kind_of(cell): seconds}
-    return found
-
-
-def _planned(cell: Cell, reason: str | None, seconds: float | None) -> PlannedCell:
-    return PlannedCell("refused" if reason else "to run", cell, None if reason else seconds, reason)
 
 
 def _without_numbers(reason: str) -> str:
@@ -290,188 +233,121 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
-def _seconds(cell: Cell, cost: Cost | None) -> float | None:
-    if cost is None or cost.failed or cost.refused:
-        return None
-    points = 1 + (cell.end // cell.evaluate_every if cell.evaluate_every else 10)
-    attacked = sum(passes(e) for e in cell.evasions) * min(cost.images, cell.ra_limit or cost.images)
-    images: float = points * cost.images + attacked * (points if cell.evaluate_ra else 1)
-    if cell.select == "validation":  # and the selected model is tested beside the last one
-        images += points * cost.validated + cost.images + attacked
-    return cell.end * cost.round + images * cost.image
-
-
 # --- costs ------------------------------------------------------------------------------------------------------------
-# A bounded number of passes is timed: rounds of the cheap cells, one batch per network for the rest. Work is counted in
-# multiply-accumulates. A network's batch, timed once, tells how many seconds so much work takes here; what no round was
-# timed of costs its work at that pace. Attacks and defenses count where a round was timed.
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of a round and of a test image, test images of one evaluation, bytes, and images of one look at the
-    validation data; or why the cell fails or is refused.
-    """
-
-    round: float = 0.0
-    image: float = 0.0
-    images: int = 0
-    memory: int = 0
-    validated: float = 0.0
-    failed: str = ""
-    refused: str = ""
-
-
-@dataclass(frozen=True)
-class _Network:
-    """A cell's data and network, seconds per multiply-accumulate, and those of one image's forward."""
-
-    built: Built
-    pace: float
-    forward: float
-
-
-def kind_of(cell: Cell) -> tuple[Any, ...]:
-    """Cells of one kind cost the same per round."""
-    return (*shape_of(cell), cell.defense, cell.statistics_rule, cell.attack)
-
-
-def shape_of(cell: Cell) -> tuple[Any, ...]:
-    """Clients of cells of one shape do the same work."""
-    return (
-        *_network_of(cell), cell.algorithm, cell.objective, cell.at, cell.train_evasion, cell.finetune == "none",
-        cell.propagation, cell.batch, cell.participation, cell.engine, cell.precision, cell.domain_share,
-        cell.validation,
-    )  # fmt: skip
-
-
-def _network_of(cell: Cell) -> tuple[Any, ...]:
-    return (cell.dataset, cell.domains, cell.model, cell.norm, cell.dtype, cell.clients, cell.users)
 
 
 class Costs:
-    """Costs of cells by kind. ``rounds`` are seconds of a round that are known already, by kind or by shape; ``timed``
-    counts the cells of which rounds were timed, ``networks`` those of which a batch was.
+    """Rough costs of cells: a batch of every network is timed, and rounds of the cell with the least work.
+
+    What attack, defense and engine take in these rounds beside the work is taken to be the same in all cells.
     """
 
-    def __init__(self, options: RunOptions, rounds: Mapping[tuple[Any, ...], float]) -> None:
-        self._options, self._rounds = options, dict(rounds)
-        self._networks: dict[tuple[Any, ...], _Network] = {}
-        self._paces: dict[tuple[Any, ...], tuple[float, float]] = {}
-        self._works: dict[tuple[Any, ...], float] = {}
-        self._left, self.timed = WORK, 0
+    def __init__(self, cells: Sequence[Cell], options: RunOptions, on_probe: Callable[[int, int], None]) -> None:
+        self._options, self._beside = options, None
+        self._networks: dict[tuple[Any, ...], tuple[Built, float]] = {}
+        self._wrong: list[str] = []
+        self.failed, self.memory, kinds = 0, 0, dict(zip(map(network_of, cells), cells, strict=True))
+        with standard_settings():
+            torch.set_num_threads(options.threads)
+            for done, (kind, cell) in enumerate(kinds.items()):
+                on_probe(done, len(kinds))
+                if (found := self._guarded(self._network, cell)) is not None:
+                    self._networks[kind] = found
+                    self.memory = max(self.memory, message_bytes(cell, found[0].experiment) + _LIBRARIES)
+            timed = [cell for cell in cells if network_of(cell) in self._networks]
+            if timed:
+                self._beside = self._guarded(self._rest, min(timed, key=self._round))
 
     @property
-    def networks(self) -> int:
-        return len(self._paces)
+    def note(self) -> str:
+        """Sentences about what was timed, and about what could not be."""
+        if not self._networks and not self._wrong:
+            return "No cell is left to run."
+        rounds = "" if self._beside is None else f", and {ROUNDS} rounds of the cell with the least work"
+        first = f"Timed: a batch of {len(self._networks)} network(s){rounds}; attacks, defenses and load make it rough."
+        return "\n".join([first, *self._wrong])
 
-    def of(self, cells: Iterable[Cell], on_cell: Callable[[int], None]) -> dict[tuple[Any, ...], Cost]:
-        """The cost of every kind of the cells; ``on_cell`` is told before each how many are done."""
-        kinds = {kind_of(cell): cell for cell in cells}
-        shapes = {shape_of(cell): kind for kind, cell in reversed(kinds.items())}
-        first = set(shapes.values())
-        found: dict[tuple[Any, ...], Cost] = {}
-        with standard_settings():
-            torch.set_num_threads(self._options.threads)
-            for kind in sorted(kinds, key=lambda kind: kind not in first):  # a round of every shape comes first
-                on_cell(len(found))
-                found[kind] = self._guarded(kind, kinds[kind])
-        return found
-
-    def _guarded(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
-        foreign = in_words(origins(resolve(cell, "")))
-        try:
-            return self._cost(kind, cell)
-        except Refused as error:  # what only training tells
-            return Cost(refused=str(error))
-        except Diverged:  # the grid will record it; it costs next to nothing
-            return Cost()
-        except BaseException as error:  # too large for this machine, or a plug-in's: the others go on
-            if isinstance(error, (KeyboardInterrupt, Terminated)):
-                raise
-            words = told(error).splitlines()[0] + _EMPTY.get(type(error), "") * (not error.args)
-            return Cost(failed=words + (f" [{foreign}]" if foreign else ""))
-
-    def _cost(self, kind: tuple[Any, ...], cell: Cell) -> Cost:
-        network = self._network(cell)
-        work = self._work(cell, network.built.experiment)
-        seconds = self._rounds.get(kind)
-        if seconds is None and self.timed < MOST_TIMED and ROUNDS * work <= self._left:
-            self._left -= ROUNDS * work
-            self.timed += 1
-            seconds = self._rounds[shape_of(cell)] = self._timed(cell)
-        if seconds is None:
-            seconds = self._rounds.get(shape_of(cell), work * network.pace)
-        built, e = network.built, network.built.experiment
+    def seconds(self, cell: Cell) -> float | None:
+        """Seconds of a cell, or None where its network could not be timed."""
+        if network_of(cell) not in self._networks:
+            return None
+        built, each = self._networks[network_of(cell)]
+        e = built.experiment
         users = cell.clients if e.norm.private and not built.tests else 1  # each with a model of its own
-        share = len(cell.adversarial) / cell.clients
-        looks = len(e.train) * cell.domain_share * cell.validation * (share * passes(cell.train_evasion) + 1 - share)
-        memory = message_bytes(cell, e) + 700 * 2**20  # beside the libraries themselves
-        return Cost(seconds, network.pace * network.forward, len(built.test) * users, memory, looks)
+        images = len(built.test) * users
+        points = 1 + (cell.end // cell.evaluate_every if cell.evaluate_every else 10)
+        attacked = sum(passes(evasion) for evasion in cell.evasions) * min(images, cell.ra_limit or images)
+        seen: float = points * images + attacked * (points if cell.evaluate_ra else 1)
+        if cell.select == "validation":  # and the selected model is tested beside the last one
+            looked, share = len(e.train) * cell.domain_share * cell.validation, len(cell.adversarial) / cell.clients
+            seen += points * looked * (share * passes(cell.train_evasion) + 1 - share) + images + attacked
+        return cell.end * (self._round(cell) + (self._beside or 0)) + seen * each / 3
 
-    def _network(self, cell: Cell) -> _Network:
-        key = _network_of(cell)
-        if key not in self._networks:
-            built = build(cell, root=self._options.root, device=self._options.first_device)
-            like = (cell.dataset, cell.domains, cell.model, cell.dtype)
-            if like not in self._paces:
-                self._paces[like] = _pace(built.experiment)
-            self._networks[key] = _Network(built, *self._paces[like])
-        return self._networks[key]
-
-    def _work(self, cell: Cell, like: Experiment) -> float:
-        """Multiply-accumulates of a round of a cell whose data and network are those of ``like``."""
-        m, samples = cell.methods, _samples(cell, like)
-        key = (*_network_of(cell), cell.objective, cell.at, cell.train_evasion)
-        if key not in self._works:
-            small = replace(
-                like, settings=replace(cell.settings, batch=2), objective=m.objective, evasion=m.train_evasion,
-                adversarial=cell.adversarial,
-            )  # fmt: skip
-            self._works[key] = macs_per_epoch(small)["mean"] * cell.clients / sum(len(part) for part in like.parts)
+    def _round(self, cell: Cell) -> float:
+        """Seconds of the forwards and backwards of a round."""
+        built, each = self._networks[network_of(cell)]
+        m, samples = cell.methods, len(built.experiment.train) * cell.domain_share * (1 - cell.validation) / cell.owners
         steps = m.algorithm.steps(max(1, int(samples)), cell.batch) * (2 if "again" in m.algorithm.asks else 1)
-        each, plan = self._works[key], m.norm.statistics_pass
-        looked = 0.0 if plan is None else each / 3 * min(samples, plan.samples or samples)
-        return cell.participants * (steps * (cell.batch * each + STEP_WORK) + looked)
+        share = len(cell.adversarial) / cell.clients if m.objective.needs_adversaries else 0.0
+        attacked = 1 + passes(cell.train_evasion) / 3 if m.objective.asks_evasion else 1.0
+        trained = steps * cell.batch * (1 - share + share * attacked * m.objective.replays)
+        plan = m.norm.statistics_pass
+        looked = 0 if plan is None else min(samples, plan.samples or samples)
+        return float(cell.participants * each * (trained + looked / 3))
 
-    def _timed(self, cell: Cell) -> float:
-        """Seconds of a round."""
+    def _network(self, cell: Cell) -> tuple[Built, float]:
+        """The data and the network of a cell, and seconds of an image's forward and backward."""
+        built = build(cell, root=self._options.root, device=self._options.first_device)
+        e, images, seconds = built.experiment, 1, math.inf
+        for _ in range(4):  # a single image first, which says how many a second takes; the fastest counts
+            index = torch.arange(images, device=e.device)
+            clock = time.perf_counter()
+            logits = e.model.eval()(e.train.pixels(index, dtype=next(e.model.parameters()).dtype))
+            nn.functional.cross_entropy(logits, e.train.labels(index)).backward()  # type: ignore[no-untyped-call]
+            if e.device.type == "cuda":  # which works on while this process goes on
+                torch.cuda.synchronize(e.device)
+            seconds = min(seconds, (time.perf_counter() - clock) / images)
+            images = max(1, min(len(e.train), IMAGES, int(1 / seconds)))
+        e.model.zero_grad(set_to_none=True)
+        return built, seconds
+
+    def _rest(self, cell: Cell) -> float | None:
+        """Seconds of a round beside its work; None of a cell whose rounds would take too long."""
+        work = self._round(cell)
+        if ROUNDS * work > SECONDS:
+            return None
         e = build(cell, root=self._options.root, device=self._options.first_device).experiment
         clock, times = time.perf_counter(), []
         for record in train(e, initial_state(e)):
             times.append(time.perf_counter() - clock)
-            if record.round == min(ROUNDS, cell.end):
+            if record.round == ROUNDS:
                 break
             clock = time.perf_counter()
-        return min(times)
+        return max(0.0, min(times) - work)
+
+    def _guarded(self, ask: Callable[[Cell], T | None], cell: Cell) -> T | None:
+        """The answer of ``ask``, or None with a note of the error, whatever a plug-in raises; the others go on."""
+        try:
+            return ask(cell)
+        except Diverged:  # the grid will record it
+            return None
+        except Refused as error:  # what only training tells
+            self._wrong.append(f"A cell could not be timed, and cells like it may be refused: {error}")
+            return None
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, Terminated)):
+                raise
+            words = told(error).splitlines()[0] + _EMPTY.get(type(error), "") * (not error.args)
+            foreign = in_words(origins(resolve(cell, "")))
+            words += f" [{foreign}]" if foreign else ""
+            self._wrong.append(f"A cell could not be timed, and cells like it will not run here: {words}")
+            self.failed += 1
+            return None
 
 
-def _samples(cell: Cell, like: Experiment) -> float:
-    """Training samples of a client in the mean."""
-    return len(like.train) * cell.domain_share * (1 - cell.validation) / cell.owners
-
-
-def _pace(e: Experiment) -> tuple[float, float]:
-    """Seconds per multiply-accumulate of a network's forward and backward, and those of one image's forward."""
-    e.model.eval()
-    counter = ProductCounter()
-    with counter:
-        _pass(e, 1)
-    each = max(1.0, counter.macs)
-    images = max(1, min(len(e.train), 64, int(BATCH_WORK / each)))
-    clock = time.perf_counter()
-    _pass(e, images)
-    seconds = time.perf_counter() - clock
-    e.model.zero_grad(set_to_none=True)
-    return seconds / (images * each + STEP_WORK), each / 3
-
-
-def _pass(e: Experiment, images: int) -> None:
-    index = torch.arange(images, device=e.device)
-    x = e.train.pixels(index, dtype=next(e.model.parameters()).dtype)
-    nn.functional.cross_entropy(e.model(x), e.train.labels(index)).backward()  # type: ignore[no-untyped-call]
-    if e.device.type == "cuda":  # which works on while this process goes on
-        torch.cuda.synchronize(e.device)
+def network_of(cell: Cell) -> tuple[Any, ...]:
+    """The settings of data and network, a batch of which is timed once."""
+    return (cell.dataset, cell.domains, cell.model, cell.norm, cell.dtype, cell.clients, cell.users)
 
 
 def passes(evasion: str) -> int:

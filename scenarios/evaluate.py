@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from robustfl.branches import ADVERSARIAL, CLEAN, branched, through
 from robustfl.contracts import Evasion
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN, branched, through
 from robustfl.data import Resident
 from robustfl.engine import LocalModels, Personal, State, lent, propagate_statistics
 from robustfl.errors import Diverged
@@ -27,12 +27,12 @@ from robustfl.evaluation import (
     standard_accuracy,
 )
 from robustfl.evaluation.accuracy import attack_success
-from robustfl.evaluation.probes import PROBED, Evaluated, batch_dependent, randomised
+from robustfl.evaluation.probes import PROBED, Evaluated, traits
+from robustfl.gradients import NEAR, channels_last, evaluating
+from robustfl.layout import write_statistics
 from robustfl.models.network import representing
-from robustfl.passes import NEAR, channels_last, evaluating
 from robustfl.randomness import stream
 from robustfl.records import Metrics
-from robustfl.vectors import write_statistics
 
 from .bn_statistics import picture
 from .build import DTYPES, Built
@@ -120,27 +120,23 @@ class Evaluator:
             f"{self._batch}, filled up with the first test images; accuracies at another batch size differ",
         ]
 
-    @contextmanager
-    def _probing(self) -> Iterator[Tensor]:
-        """Test images for probes of the model, which may draw from torch's generators without moving them on."""
-        e = self._e
-        index = torch.cat(self._parts())[:PROBED]
+    @cached_property
+    def _traits(self) -> tuple[bool, bool]:
+        """True if the model's outputs are random at test time, and if they depend on the whole batch."""
+        e, index = self._e, torch.cat(self._parts())[:PROBED]
         devices = [e.device] if e.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), through(e.model, self.branch):
-            yield self._built.test.pixels(index, dtype=DTYPES[self._cell.dtype])
+            return traits(e.model, self._built.test.pixels(index, dtype=DTYPES[self._cell.dtype]))
 
-    @cached_property
+    @property
     def _randomised(self) -> bool:
-        """True if the model's outputs are random at test time."""
-        with self._probing() as probed:
-            return randomised(self._e.model, probed)
+        return self._traits[0]
 
     @cached_property
     def _tested(self) -> nn.Module:
         """The model; one whose outputs depend on the whole batch with a fixed batch size."""
-        with self._probing() as probed:
-            if not batch_dependent(self._e.model, probed):
-                return self._e.model
+        if not self._traits[1]:
+            return self._e.model
         first = torch.cat(self._parts())[: min(self._batch, NEAR)]
         self._batch = len(first)
         return Evaluated(self._e.model, fill=self._built.test.pixels(first, dtype=DTYPES[self._cell.dtype]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from robustfl.errors import RobustflError, StoreError, UsageError
 from robustfl.records import CellResult, plain
 from robustfl.registry import guests, load_file, load_plugins, loaded_files, pack, unpack
 from robustfl.reports.store import Store
-from robustfl.scratch import sweep
+from robustfl.tempdirs import sweep
 
-from . import tracking
 from .cell import Cell
 from .checkpoint import commit, discard
 from .expand import SCOPE, asked, labels
@@ -24,7 +26,7 @@ from .kept_models import missing_models
 from .memory import REMEDY, memory_of, slots_on
 from .noop_settings import scenario_warnings
 from .plan import Plan, ResolvedCell, plan
-from .progress import shown
+from .progress import Finished, GridProgress, in_notebook
 from .run import failure, run_resolved
 from .run_options import WARNING, OnCellRound, RunOptions, unheard, warned
 from .spec import Scenario
@@ -36,33 +38,6 @@ if TYPE_CHECKING:
     from robustfl.reports.notebook import Plots
 
 _PROGRESS_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Finished:
-    """One cell that just ended, as progress displays need it."""
-
-    key: str
-    labels: dict[str, Any]
-    status: str
-    reason: str | None
-    sa: float | None
-    ra: float | None
-    seconds: float
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    found: bool = False
-    """Another grid stored it; it did not run here."""
-
-    @classmethod
-    def of(cls, record: CellResult, *, found: bool = False) -> Finished:
-        """The end of a cell with this record."""
-        metrics, timing = record.metrics, record.timing
-        return cls(
-            record.key, record.labels, record.status, record.reason, metrics.sa if metrics else None,
-            metrics.ra_worst if metrics else None, timing.seconds, tuple(timing.notes),
-            tuple(record.certificates.get("warnings") or ()), found,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,25 +110,21 @@ def grid(
     """
     how = RunOptions(on_note=on_note, **options)
     heard = on_start is not unheard or on_cell is not unheard or on_round is not None
-    with shown(progress, on_start, on_cell, on_round, heard=heard) as (started, ended, at_round):
-        heeded = _Warnings(ended, on_note)
-        return run_grid(scenario, how, out=out, on_start=started, on_cell=heeded.see, on_round=at_round)
+    shown = in_notebook() and not heard if progress is None else progress
+    screen = Console(file=sys.stderr) if shown and not in_notebook() else None
+    with GridProgress(screen, on_note, notebook=shown and in_notebook()) as bar:
+        return run_grid(
+            scenario, how, out=out, on_start=_both(bar.start, on_start), on_cell=_both(bar.cell, on_cell),
+            on_round=_both(bar.round, on_round or unheard),
+        )  # fmt: skip
 
 
-@dataclass
-class _Warnings:
-    """Hands the warnings of cells that ended to ``on_note``, each once."""
+def _both(first: Callable[..., None], then: Callable[..., None]) -> Callable[..., None]:
+    def call(*told: Any) -> None:
+        first(*told)
+        then(*told)
 
-    on_cell: Callable[[Finished], None]
-    on_note: Callable[[str], None]
-    known: set[str] = field(default_factory=set)
-
-    def see(self, finished: Finished) -> None:
-        self.on_cell(finished)
-        for warning in finished.warnings:
-            if warning not in self.known:
-                self.known.add(warning)
-                self.on_note(WARNING + warning)
+    return call
 
 
 def run_grid(
@@ -299,11 +270,7 @@ class CellTask:
                 sent = time.monotonic()
                 send(Progress(round, rounds))
 
-        followed = tracking.Followed(self.options.track, self.store.folder, self.key, self.resolved.labels)
-        here = replace(self.options, device=device, on_round=on_round, on_point=followed.evaluated)
-        record = run_resolved(self.resolved, here)
-        followed.finished(record)
-        return record
+        return run_resolved(self.resolved, replace(self.options, device=device, on_round=on_round))
 
     def end(self, outcome: CellResult | Finished | Died | RobustflError) -> Finished:
         """Store its record, of a death that of a failure. Raises an error of the grid."""

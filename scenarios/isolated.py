@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.errors import RobustflError
+from robustfl.file_io import read_json
 from robustfl.origins import origins
-from robustfl.outside import read_json
 from robustfl.records import CellResult, canonical, plain
 from robustfl.reports.published.agreement import settings_apart, versions_apart
 from robustfl.reports.store import write_atomic

@@ -22,6 +22,7 @@ from robustfl.contracts import BranchedLayer, Norm
 from robustfl.engine import Personal, State
 from robustfl.engine.personal import Privacy
 from robustfl.errors import RobustflError, StoreError, UsageError, closest
+from robustfl.layout import flatten_parameters, layout_of, write_statistics
 from robustfl.origins import in_words, origins
 from robustfl.records import CellResult, canonical, plain
 from robustfl.registry import identity
@@ -29,7 +30,6 @@ from robustfl.reports.published import read_board
 from robustfl.reports.published.agreement import versions_apart
 from robustfl.reports.store import Store, open_store, write_stream
 from robustfl.torch_settings import standard_settings
-from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 
 from .build import Built, skeleton
 from .cell import Cell

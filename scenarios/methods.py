@@ -14,8 +14,8 @@ from robustfl.data import DirichletSizes, dataset_from_spec
 from robustfl.defenses import Pipeline, Propagate, parse_pipeline, parse_propagation
 from robustfl.engine import FineTuning
 from robustfl.errors import UsageError, closest
+from robustfl.file_io import unsafe
 from robustfl.models import Weights
-from robustfl.outside import unsafe
 from robustfl.parameters import check, check_given, param
 from robustfl.registry import create, describe, identity, lookup, parse, until_changed
 

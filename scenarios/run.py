@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -22,10 +23,10 @@ from robustfl.contracts import Arrays
 from robustfl.engine import Experiment, RoundRecord, State, train
 from robustfl.errors import LONGEST, Diverged, Refused, RowsLost, StoreError, Terminated, UsageError, told
 from robustfl.evaluation import macs_per_epoch, traffic
-from robustfl.outside import LARGEST_NUMBER, cut, unsafe
+from robustfl.file_io import LARGEST_NUMBER, cut, unsafe
 from robustfl.provenance import UNKNOWN, commit, instruction_set, processor
 from robustfl.randomness import stream
-from robustfl.records import CellResult, Timing, measured_in, plain
+from robustfl.records import CellResult, CurvePoint, Timing, measured_in, plain
 from robustfl.torch_settings import standard_settings
 
 from .bn_statistics import bn_statistics
@@ -37,6 +38,7 @@ from .memory import REMEDY, exhausted, reset_peak
 from .noop_settings import no_effect
 from .plan import ResolvedCell
 from .run_options import RunOptions
+from .tracking import Followed
 
 ON_CPU = RunOptions(device="cpu")
 
@@ -64,13 +66,22 @@ def run_resolved(
         raise UsageError("keep_model needs a store to keep the model in; give out (--out)")
     started = datetime.now(UTC).isoformat(timespec="seconds")
     reset_peak(options.first_device)
-    run = _Run(resolved, options)
+    folder = options.store or Path("runs") / resolved.scenario
+    followed = Followed(options.track if options.team.is_rank0 else (), folder, resolved.key, resolved.labels)
+
+    def on_point(point: CurvePoint) -> None:
+        followed.evaluated(point)
+        options.on_point(point)
+
+    run = _Run(resolved, replace(options, on_point=on_point))
     with standard_settings():
         set_up(resolved.cell, options)
         outcome = run.outcome(parts, measure)
     facts = outcome.pop("certificates", {}) | run.software | {"precision": resolved.cell.precision}
     facts |= {"processes": options.team.size} if options.team.size > 1 else {}
-    return resolved.record(**outcome, certificates=plain(facts), timing=run.timing(started))
+    record = resolved.record(**outcome, certificates=plain(facts), timing=run.timing(started))
+    followed.finished(record)
+    return record
 
 
 def versions() -> dict[str, str]:
@@ -134,7 +145,9 @@ class _Run:
             self._measuring = measure(self._cell, self._built, self._options)
             self._ready = True
             tested = self._train()
-            found = {"metrics": self._measuring.final(tested, self._resolved.key)} if self._options.team.leads else {}
+            found = (
+                {"metrics": self._measuring.final(tested, self._resolved.key)} if self._options.team.is_rank0 else {}
+            )
             return {"status": "done", **found, **self._so_far()}
         except RowsLost as error:
             return self._diverged(Diverged(self._rounds + 1, f"so many rows ({error})"))
@@ -223,7 +236,7 @@ class _Run:
         self._rounds = record.round
         if record.round in self._cell.forgetting_rounds:
             self._measuring.forgetting(record.state, record.local)
-        if self._measured(record.round) and self._options.team.leads:
+        if self._measured(record.round) and self._options.team.is_rank0:
             self._measuring.see(record.tested or record.state)
         if record.round == self._cell.end:
             picture = bn_statistics(self._cell, self._built, record.state, record.local)

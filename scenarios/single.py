@@ -13,12 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from robustfl.distributed import ALONE, Team
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
-from robustfl.team import ALONE, Team
 
-from . import tracking
 from .cell import Cell
 from .checkpoint import commit
 from .expand import expand, fingerprints
@@ -67,28 +66,20 @@ def run(
 def run_one(scenario: Scenario, options: RunOptions, *, out: str | Path | None) -> CellResult:
     """Run the one cell of ``scenario``, as ``run`` does."""
     cell = _only(scenario)
-    folder = Path(out or "runs") / scenario.name
-    store = None if out is None else Store(folder)
+    store = None if out is None else Store(Path(out) / scenario.name)
     for warning in cell_warnings([cell]):
         options.on_note(WARNING + warning)
     with joined(options.device) as (team, where):
-        if store is not None and team.leads:
+        if store is not None and team.is_rank0:
             store.ready()
             store.sweep()
         # The data are fetched and decoded by one process, while the others wait for the digest.
-        known = fingerprints([cell], options.root)[cell] if team.leads else ""
-        resolved = ResolvedCell.of(cell, known if team.size == 1 else team.told(known), scenario.name)
-        names = options.track if team.leads else ()
-        followed = tracking.Followed(names, folder, resolved.key, resolved.labels)
-        here = replace(
-            options, device=where, team=team, on_point=followed.evaluated, store=None if store is None else folder
-        )
+        known = fingerprints([cell], options.root)[cell] if team.is_rank0 else ""
+        resolved = ResolvedCell.of(cell, known if team.size == 1 else team.broadcast(known), scenario.name)
+        here = replace(options, device=where, team=team, store=None if store is None else store.folder)
         record = run_resolved(resolved, here)
-    if not team.leads:
-        return record
-    if store is not None:
+    if store is not None and team.is_rank0:
         commit(store, record)
-    followed.finished(record)
     return record
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from robustfl.errors import UsageError, closest, near, reason
-from robustfl.outside import parse_toml, read_file
+from robustfl.file_io import parse_toml, read_file
 from robustfl.parameters import python_numbers
 from robustfl.registry import KINDS, entries, parse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -96,32 +96,29 @@ class Followed:
     """The trackers of one cell, kept from hurting it: one that raises is dropped with a warning."""
 
     def __init__(self, names: Sequence[str], folder: str | Path, key: str, labels: Mapping[str, Any]) -> None:
-        self._what = key[:12]
-        self._trackers: dict[str, Tracker] = {}
+        self._what, self._trackers = key[:12], dict[str, Tracker]()
         for name in dict.fromkeys(names):
-            with self._guarded(name):
-                self._trackers[name] = TRACKERS[name](folder, key, labels)
+            self._guarded(name, self._start, name, folder, key, labels)
+
+    def _start(self, name: str, *about: Any) -> None:
+        self._trackers[name] = TRACKERS[name](*about)
 
     def evaluated(self, point: CurvePoint) -> None:
         """Tell every tracker that a round was evaluated."""
-        self._tell(lambda tracker: tracker.evaluated(point))
+        for name, tracker in list(self._trackers.items()):
+            self._guarded(name, tracker.evaluated, point)
 
     def finished(self, record: CellResult) -> None:
         """Tell every tracker that the cell ended."""
-        self._tell(lambda tracker: tracker.finished(record))
-
-    def _tell(self, tell: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
-            with self._guarded(name):
-                tell(tracker)
+            self._guarded(name, tracker.finished, record)
 
-    @contextmanager
-    def _guarded(self, name: str) -> Iterator[None]:
+    def _guarded(self, name: str, tell: Callable[..., None], *told: Any) -> None:
         try:
-            yield
+            tell(*told)
         except Exception as error:
             self._trackers.pop(name, None)
-            warnings.warn(f"{name} no longer follows cell {self._what}: {error}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{name} no longer follows cell {self._what}: {error}", RuntimeWarning, stacklevel=3)
 
 
 def run_name(key: str, labels: Mapping[str, Any]) -> str:

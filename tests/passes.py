@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from robustfl.contracts import NormLayer, Reports
 from robustfl.engine.statistics import begin, collect
-from robustfl.passes import Plan, channels_last, client_means, plain, together
-from robustfl.vectors import Layout, flatten_parameters
+from robustfl.gradients import Plan, batched, channels_last, client_means, sequential
+from robustfl.layout import Layout, flatten_parameters
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -65,7 +65,7 @@ def plain_gradients(
         return mean.detach()
 
     given = common.expand(len(sizes), -1) if thetas is None else thetas
-    losses = plain(model, layout, theta, given, backward, out=out)
+    losses = sequential(model, layout, theta, given, backward, out=out)
     theta.copy_(common)
     rows, counts = zip(*((report.rows, report.counts) for report in kept), strict=True)
     return ClientPass(losses, Reports(torch.cat(rows), torch.cat(counts)))
@@ -99,7 +99,7 @@ def shared_gradients(
 
     given = _read(model, layout).expand(n, -1) if thetas is None else thetas
     begin(model, clients, frozen=frozen, generators=generators)
-    found = together(Plan(model, layout), given[: len(shares)], shares, losses, out=out[: len(shares)])
+    found = batched(Plan(model, layout), given[: len(shares)], shares, losses, out=out[: len(shares)])
     if merged:
         out[1:], found = out[0], client_means(each[0].detach(), clients)
     return ClientPass(found, collect(model, layout, clients=n))

@@ -76,7 +76,7 @@ class Pretend:
 
     def __enter__(self) -> Pretend:
         self._stack.enter_context(mock.patch("torch.Generator", Generator))
-        memory = "robustfl.passes.free_memory"
+        memory = "robustfl.gradients.free_memory"
         self._stack.enter_context(mock.patch(memory, return_value=1 << 40))
         self._stack.enter_context(mock.patch("torch.autograd._engine_run_backward", self._backward(_run_backward)))
         self._stack.enter_context(_Operations(self))

@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from robustfl.gradients import channels_last
 from robustfl.parameters import param
-from robustfl.passes import channels_last
 from robustfl.registry import register
 
 from .balls import NORMS, Draws, directions, into_ball, noise_on

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.errors import UsageError
+from robustfl.gradients import channels_last
 from robustfl.parameters import only_where, param
-from robustfl.passes import channels_last
 from robustfl.registry import register
 
 from .balls import NORMS, Draws, directions, into_ball, noise_in

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Evasion
-from robustfl.passes import channels_last, right
+from robustfl.gradients import channels_last, right
 from robustfl.randomness import stream
 
 from .balls import Draws

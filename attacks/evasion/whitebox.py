@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.errors import UsageError
-from robustfl.passes import channels_last, evaluating
+from robustfl.gradients import channels_last, evaluating
 
 
 @contextmanager

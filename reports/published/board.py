@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from robustfl.errors import UsageError
-from robustfl.outside import shown
+from robustfl.file_io import shown
 from robustfl.provenance import UNKNOWN
 from robustfl.records import LATER, CellResult, Commit, completed, labels_of, misnamed
 

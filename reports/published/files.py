@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from robustfl.errors import OldFormatWarning, StoreError, UsageError, reason
-from robustfl.outside import read_json, shown, unsafe, unsafe_texts
+from robustfl.file_io import read_json, shown, unsafe, unsafe_texts
 from robustfl.provenance import UNKNOWN
 from robustfl.records import CellResult, Commit, Metrics, Timing, canonical, misnamed
 

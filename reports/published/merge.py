@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robustfl.errors import UsageError
-from robustfl.outside import unsafe
+from robustfl.file_io import unsafe
 from robustfl.records import CellResult
 
 from ..store import RERUN, Store, open_store, refuse_board, refuse_records

@@ -17,8 +17,8 @@ from typing import Any
 
 from robustfl.autobyz import asked_of
 from robustfl.errors import StoreError, UsageError, reason, some
+from robustfl.file_io import LARGEST_FILE, read_file, shown
 from robustfl.origins import all_origins, file_origin
-from robustfl.outside import LARGEST_FILE, read_file, shown
 from robustfl.records import CellResult, canonical, text_without
 
 from ..grouping import CONTESTANT, OWN

@@ -17,7 +17,7 @@ import click
 from robustfl.cli.app import app
 from robustfl.cli.printing import flushed, give_up_output, say, take_output
 from robustfl.errors import LONGEST, OldFormatWarning, RobustflError, Terminated, UsageError, reason
-from robustfl.outside import cut
+from robustfl.file_io import cut
 
 __all__ = ["app", "invoke", "main"]
 

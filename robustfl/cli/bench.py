@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robustfl.cli.grid import load_plugins, print_plan
+from robustfl.cli.options import given
 from robustfl.cli.printing import as_json, console, print_board, say, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import RobustflError, UsageError
@@ -18,56 +20,80 @@ if TYPE_CHECKING:
     from robustfl.reports.benchmark.study import Study
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
-    from robustfl.scenarios import Results, RunOptions, Scenario
+    from robustfl.scenarios import Results, RunOptions
 
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
 STUDIES, HELDOUT, SITE, BEAT = ("study-3", "study", "study-1"), "heldout", "site", "beat"
 
 
+_TAKES = {
+    BEAT: ("row", "attacks", "scope", "by", "sources", "board", "plugins"),
+    SITE: ("sources", "page", "plugins"),
+    "study": ("sources", "page"),
+    "tier --dry-run": ("dry_run", "contestants", "settings", "plugins"),
+    "tier --from": ("sources", "page", "plugins"),
+    "tier --list": ("listing", "contestants", "settings", "plugins"),
+    "tier": ("contestants", "settings", "plugins", "board", "page"),
+}
+"""What each form of the command takes beside the options that all have."""
+_OPTIONS = {name: None for names in _TAKES.values() for name in names}
+
+
 def bench(
-    tier: str, row: str | None = None, *, attacks: tuple[str, ...] = (), scope: str | None = None,
-    by: str | None = None, contestants: tuple[str, ...], listing: bool, dry_run: bool, settings: tuple[str, ...],
-    out: str, board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str,
-    **how: Any,
+    tier: str, row: str | None, *, attacks: tuple[str, ...], scope: str | None, by: str | None,
+    contestants: tuple[str, ...], listing: bool, dry_run: bool, settings: tuple[str, ...], out: str,
+    board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
     """Run a tier, a study of AutoByz or attacks on a row, or write the site.
 
-    1 if a cell failed, or the study chose another set.
-
-    ``how`` is of ``RunOptions``.
+    1 if a cell failed, or the study chose another set. ``how`` is of ``RunOptions``.
     """
-    _refuse_places(board, page)
-    running = {"contestant": contestants, "list": listing, "set": settings}
-    options = options_of(**how)
-    if tier == BEAT:
-        _takes_no(BEAT, {**running, "page": page, "dry-run": dry_run})
-        run = partial(run_shown, options=options, out=out, quiet=form == "json")
-        return _beat(row, sources, attacks, scope or "both", plugins, by or "", board=board, run=run, form=form)
-    _takes_no(tier, {"attack": attacks, "scope": scope, "by": by})
-    _refuse_arguments(tier, row, sources)
-    if tier in (*STUDIES, HELDOUT, SITE):
-        _takes_no(tier, {**running, "board": board, **({} if tier == SITE else {"plugin": plugins})})
-    if dry_run:
-        unused = {"from": sources, "list": listing, "board": board, "page": page}
-        _takes_no(f"{tier} --dry-run", unused)
-        return _dry_run(tier, contestants, settings, plugins, options, out=out, form=form)
-    run = partial(run_shown, options=options, out=out, quiet=form == "json")
-    if tier in (*STUDIES, HELDOUT):
-        of = heldout if tier == HELDOUT else study
-        return of(tier, _studied(tier, sources[0] if sources else None, run), page=page, form=form)
-    from robustfl.registry import load_file
+    from robustfl.reports.store import refuse_board, refuse_store
 
-    for plugin in plugins:
-        load_file(plugin)
+    refuse_board(board)
+    if page is not None:
+        refuse_store("page", page)
+    studied = tier in (*STUDIES, HELDOUT)
+    _refuse_options(tier, row, sources, studied=studied, dry_run=dry_run, listing=listing)
+    options = options_of(**how)
+    run = partial(run_shown, options=options, out=out, quiet=form == "json")
+    load_plugins(plugins)
+    if tier == BEAT:
+        return _beat(row, sources, attacks, scope or "both", plugins, by or "", board=board, run=run, form=form)
     if tier == SITE:
         return _site(sources, page, form)
+    if dry_run:
+        return _dry_run(tier, contestants, settings, plugins, options, out=out, form=form)
+    if studied:
+        of = heldout if tier == HELDOUT else study
+        return of(tier, _studied(tier, sources[0] if sources else None, run), page=page, form=form)
     if sources:
-        _takes_no(f"{tier} --from", {**running, "board": board})
         return _from_board(tier, sources[0], page, form)
     if listing:
-        _takes_no(f"{tier} --list", {"board": board, "page": page})
         return _list(tier, settings, contestants, form)
     return _run_tier(tier, run, contestants, settings, plugins, options, out=out, board=board, page=page, form=form)
+
+
+def _refuse_options(
+    tier: str, row: str | None, sources: tuple[Path, ...], *, studied: bool, dry_run: bool, listing: bool
+) -> None:
+    """Raise ``UsageError`` for an option that was given where it means nothing, and for more than one board to read."""
+    if row is not None and tier != BEAT:
+        raise UsageError(f"bench {tier} takes no row ({row!r}); bench {BEAT} does, and --contestant names contestants")
+    if len(sources) > 1 and tier != SITE:
+        raise UsageError(
+            f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
+        )
+    if dry_run and tier == SITE:
+        raise UsageError(f"bench {SITE} trains nothing; it takes no --dry-run")
+    form = " --dry-run" if dry_run and tier != BEAT else ""
+    if not studied and tier != SITE and tier != BEAT:
+        form = form or (" --from" if sources else " --list" if listing else "")
+        taken = _TAKES[f"tier{form}"]
+    else:
+        taken = ("dry_run",) if form else _TAKES["study" if studied else tier]
+    if unused := given(*(name for name in _OPTIONS if name not in taken)):
+        raise UsageError(f"bench {tier}{form} takes no {unused}")
 
 
 def _run_tier(
@@ -76,11 +102,12 @@ def _run_tier(
 ) -> int:  # fmt: skip
     """Tune and measure the contestants of a tier, print the board, and write what was asked for."""
     from robustfl.scenarios.bench import bench as engine
+    from robustfl.scenarios.expand import asked
     from robustfl.scenarios.protocol import protocol, scenario_to_run
 
     chosen = protocol().tier(tier)
-    if page is not None:
-        _refuse_pages(scenario_to_run(chosen, settings))
+    if page is not None and asked(scenario_to_run(chosen, settings)) is None:
+        raise UsageError(f"bench --page: {_NO_PAGES}; --board writes its board, `robustfl report --site` a site of it")
     found = engine(
         chosen, run, wanted=contestants, settings=settings, out=out, root=options.root, plugins=plugins,
         on_note=options.on_note,
@@ -89,38 +116,15 @@ def _run_tier(
     return 1 if found.results.statuses.get("failed") or found.results.lost else 0
 
 
-def _refuse_places(board: Path | None, page: Path | None) -> None:
-    """Raise an error for a place where no board, or no page, may be written."""
-    from robustfl.reports.store import refuse_board, refuse_store
-
-    refuse_board(board)
-    if page is not None:
-        refuse_store("page", page)
-
-
-def _refuse_arguments(tier: str, row: str | None, sources: tuple[Path, ...]) -> None:
-    """Raise ``UsageError`` for a row, which only ``beat`` takes, and for more boards than a command reads."""
-    if row is not None:
-        raise UsageError(f"bench {tier} takes no row ({row!r}); bench {BEAT} does, and --contestant names contestants")
-    if tier != SITE and len(sources) > 1:
-        raise UsageError(
-            f"bench {tier} takes one --from, not {len(sources)}; bench {SITE} takes the boards of all tiers"
-        )
-
-
 def _dry_run(
     tier: str, wanted: tuple[str, ...], settings: tuple[str, ...], plugins: tuple[str, ...], options: RunOptions, *,
     out: str, form: str,
 ) -> int:  # fmt: skip
     """Print the cells, refusals and hours of the tuning and of the final cells; 1 if cells could not be timed."""
-    from robustfl.cli.grid import load_plugins, print_plan
     from robustfl.scenarios import Scenario
     from robustfl.scenarios.bench import planned_scenarios
     from robustfl.scenarios.protocol import protocol
 
-    load_plugins(plugins)
-    if tier == SITE:
-        raise UsageError(f"bench {SITE} trains nothing; it takes no --dry-run")
     planned = (
         (Scenario.load(f"bench/{tier}"),) if tier in (*STUDIES, HELDOUT)
         else planned_scenarios(protocol().tier(tier), wanted=wanted, settings=settings, plugins=plugins)
@@ -131,21 +135,6 @@ def _dry_run(
     elif len(planned) > 1:
         say("\nThe final cells are planned with every contestant's first configuration; the tuning may choose another.")
     return 1 if any(plan.untimed for plan in found.values()) else 0
-
-
-def _takes_no(what: str, options: Mapping[str, object]) -> None:
-    """Raise ``UsageError`` for the first option that was given where it means nothing."""
-    for name, given in options.items():
-        if given:
-            raise UsageError(f"bench {what} takes no --{name}")
-
-
-def _refuse_pages(scenario: Scenario) -> None:
-    """Raise ``UsageError`` for pages of a run that does not count AutoByz."""
-    from robustfl.scenarios.expand import asked
-
-    if asked(scenario) is None:
-        raise UsageError(f"bench --page: {_NO_PAGES}; --board writes its board, `robustfl report --site` a site of it")
 
 
 def _list(name: str, settings: tuple[str, ...], wanted: tuple[str, ...], form: str) -> int:
@@ -219,7 +208,6 @@ def _beat(
 ) -> int:  # fmt: skip
     """Run attacks on one row of a board; print what they make of it, and write the board in which they count."""
     from robustfl.autobyz import TITLE
-    from robustfl.cli.grid import load_plugins
     from robustfl.reports.benchmark.beaten import lowered
     from robustfl.reports.frame import frame
     from robustfl.reports.published import sound_board, write_board
@@ -229,7 +217,6 @@ def _beat(
 
     if row is None or len(sources) != 1 or not attacks:
         raise UsageError(f"bench {BEAT} needs a row, --from BOARD and --attack ATTACK")
-    load_plugins(plugins)
     read = sound_board(sources[0])
     contestant, scenario = challenge(read, row, attacks, scope=scope, plugins=plugins)
     before = _measured(read, _held(sources[0], read))

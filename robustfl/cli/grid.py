@@ -10,7 +10,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from robustfl.cli.options import DRY_RUN, JOBS, STORES, Command, Finite, Folder, presets_and_files, scenario_options
-from robustfl.cli.printing import as_json, console, percent, print_board, say, seconds, table
+from robustfl.cli.printing import as_json, console, percent, print_board, say, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
 
@@ -105,15 +105,16 @@ def print_plan(scenario: Scenario, options: RunOptions, *, out: str, form: str) 
     """Print what a dry run finds, the summary first; JSON is left to the caller."""
     from robustfl.reports.board import below_heading
     from robustfl.scenarios.dry_run import estimate
+    from robustfl.scenarios.progress import duration
 
     screen = console(err=True)
     with screen.status("") if screen.is_terminal else nullcontext() as status:
 
         def probing(done: int, kinds: int) -> None:
             if status is not None:
-                status.update(f"timing kinds of cells: {done} of {kinds}; Ctrl-C stops it")
+                status.update(f"timing networks: {done} of {kinds}; Ctrl-C stops it")
             elif done == 0:
-                say(f"timing {kinds} kind(s) of cells …", err=True)
+                say(f"timing {kinds} network(s) …", err=True)
 
         found = estimate(
             scenario, out=out, options=options,
@@ -126,7 +127,7 @@ def print_plan(scenario: Scenario, options: RunOptions, *, out: str, form: str) 
     for line in (*found.grouped_refusals(), *(f"warning: {warning}" for warning in found.warnings)):
         screen.print(line, markup=False)
     rows = [
-        [state, count, *(below_heading(k, v) for k, v in values.items()), seconds(spent) if spent else "–"]
+        [state, count, *(below_heading(k, v) for k, v in values.items()), duration(spent) if spent else "–"]
         for state, count, values, spent in groups[:_ROWS]
     ]
     say()

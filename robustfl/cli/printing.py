@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from robustfl.outside import shown
+from robustfl.file_io import shown
 from robustfl.records import plain
 
 if TYPE_CHECKING:
@@ -155,14 +155,3 @@ def table(columns: list[str], rows: list[list[Any]], *, title: str | None = None
 def percent(value: float | None) -> str:
     """An accuracy in percent."""
     return "–" if value is None else f"{100 * value:.1f}"
-
-
-def seconds(value: float) -> str:
-    """A duration a person reads at a glance."""
-    if 0 < value < 1:
-        return "< 1 s"
-    if value < 90:
-        return f"{value:.0f} s"
-    if value < 5400:
-        return f"{value / 60:.0f} min"
-    return f"{value / 3600:.1f} h"

@@ -11,7 +11,7 @@ import click
 
 from robustfl import __version__
 from robustfl.cli.options import DATA_ROOT, DEVICE, FORMAT, JOBS, PATH, STORES, THREADS, Command
-from robustfl.cli.printing import as_json, console, say, seconds, table
+from robustfl.cli.printing import as_json, console, say, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
@@ -131,7 +131,9 @@ def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str 
 def _time(value: float | None) -> str:
     if value is None:
         return "–"
-    return seconds(value) if value else "none"
+    from robustfl.scenarios.progress import duration
+
+    return duration(value) if value else "none"
 
 
 def with_figures(page: Page, folder: Path, forms: Sequence[str] = ("png", "pdf")) -> Page:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Literal
@@ -188,6 +189,28 @@ class BranchedLayer(NormLayer):
 
     branch: str = "clean"
     frozen_branch: bool = False
+
+
+CLEAN, ADVERSARIAL = BranchedLayer.branches
+
+
+def branched(model: nn.Module) -> bool:
+    """True if the model has layers with branches."""
+    return any(isinstance(m, BranchedLayer) for m in model.modules())
+
+
+@contextmanager
+def through(model: nn.Module, branch: str, *, frozen: bool = False) -> Iterator[None]:
+    """Within, forwards take ``branch``; ``frozen``: with its statistics also in training, which then see nothing."""
+    layers = [m for m in model.modules() if isinstance(m, BranchedLayer)]
+    before = [(m.branch, m.frozen_branch) for m in layers]
+    try:
+        for layer in layers:
+            layer.branch, layer.frozen_branch = branch, frozen
+        yield
+    finally:
+        for layer, (old, was_frozen) in zip(layers, before, strict=True):
+            layer.branch, layer.frozen_branch = old, was_frozen
 
 
 _BESIDE = {"lockstep_kinds": "LockstepNorm", "branched": "BranchedNorm", "centralised": "OneMachineNorm"}

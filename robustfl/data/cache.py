@@ -24,7 +24,7 @@ import numpy as np
 from robustfl.contracts import Arrays
 from robustfl.data.checks import NAMES, content_digest
 from robustfl.errors import reason
-from robustfl.outside import read_json
+from robustfl.file_io import read_json
 
 _log = logging.getLogger("robustfl.data")
 _DAY = 86400.0

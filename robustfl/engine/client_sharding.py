@@ -12,10 +12,10 @@ from torch import Tensor
 from robustfl.contracts import Aggregated, Attack, ColumnAttack, Context, Forged, Reports, View
 from robustfl.defenses import Pipeline
 from robustfl.defenses.slices import NeedsWhole, run_sliced
+from robustfl.distributed import ALONE, Team
 from robustfl.engine.local_training import Messages
 from robustfl.engine.personal import Personal
 from robustfl.results import received, unwritten
-from robustfl.team import ALONE, Team
 
 T = TypeVar("T")
 
@@ -145,7 +145,7 @@ class MessageStack:
         if rows is not None:
             result = rule.run(rows, f=f, context=context)
         vector = team.scattered(None if result is None else result.vector[None], stack, 1, width)[0]
-        facts = team.told(None if result is None else dict(result.facts))
+        facts = team.broadcast(None if result is None else dict(result.facts))
         return Aggregated(vector, state={} if result is None else result.state, facts=facts)
 
     def defense_shift(self, aggregate: Tensor, weights: Tensor | None, count: int) -> float:

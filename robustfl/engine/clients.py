@@ -14,8 +14,8 @@ from robustfl.engine.experiment import Experiment
 from robustfl.engine.personal import lent
 from robustfl.engine.statistics import begin, collect, collecting, resize
 from robustfl.errors import Refused
+from robustfl.gradients import Plan, Unsupported, at_once, channels_last, serving
 from robustfl.models.dropout import ClientDropout
-from robustfl.passes import Plan, Unsupported, at_once, channels_last, serving
 from robustfl.randomness import stream
 from robustfl.registry import origin_of
 from robustfl.results import pair, received
@@ -137,7 +137,7 @@ class Clients:
                 groups = [alone] if self.experiment.merged else [[place] for place in alone]
 
     def at_once(self, batch: int, like: Tensor, *, alike: bool) -> int:
-        """The number of clients with ``batch`` samples each that compute together (``passes.at_once``)."""
+        """The number of clients with ``batch`` samples each that compute together (``gradients.at_once``)."""
         e = self.experiment
         return at_once(e.model, e.layout.d, e.train.x[0, ..., 0].numel(), batch, like, alike=alike)
 

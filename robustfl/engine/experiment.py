@@ -14,10 +14,10 @@ from robustfl.contracts import Algorithm, Attack, Evasion, LockstepNorm, Norm, O
 from robustfl.data import Augment, Resident
 from robustfl.defenses import Pipeline, Propagate
 from robustfl.engine.personal import Privacy
+from robustfl.engine.precision import Precision
 from robustfl.errors import Refused
-from robustfl.precision import Precision
+from robustfl.layout import Layout, flatten_parameters
 from robustfl.randomness import numpy_stream, stream
-from robustfl.vectors import Layout, flatten_parameters
 
 Scope = Literal["update", "statistics", "both"]
 Target = Literal["mean", "var", "both"]

@@ -13,6 +13,7 @@ from torch import Tensor
 from robustfl.contracts import Contrast, LocalWork, Reducer, Reports
 from robustfl.engine.clients import Clients
 from robustfl.engine.personal import Personal, lent
+from robustfl.engine.precision import computing
 from robustfl.engine.statistics import (
     begin,
     collect,
@@ -24,12 +25,11 @@ from robustfl.engine.statistics import (
     unseen,
 )
 from robustfl.errors import Refused
+from robustfl.gradients import Plan, Unsupported, batched, client_means, evaluating, grouped, sequential, serving
 from robustfl.layer_kinds import Sizes
+from robustfl.layout import read_statistics, write_statistics
 from robustfl.models.network import representing
-from robustfl.passes import Plan, Unsupported, client_means, evaluating, grouped, plain, serving, together
-from robustfl.precision import computing
 from robustfl.results import pair, received
-from robustfl.vectors import read_statistics, write_statistics
 
 Lending = Callable[[Tensor], AbstractContextManager[object]]
 Batch = tuple[Tensor, Tensor, Tensor]  # pixels, labels, the priors of the samples' clients
@@ -101,7 +101,7 @@ def _in_lockstep(clients: Clients, ids: Sequence[int], given: Round, reducer: Re
     with lockstep(e.model, reducer), computing(e.model, e.settings.precision):
         try:
             plan = Plan(e.model, e.layout)
-            found = together(plan, given.received.expand(n, -1), sizes, losses, out=out)
+            found = batched(plan, given.received.expand(n, -1), sizes, losses, out=out)
         except Unsupported as error:
             raise Refused(f"{e.norm.name} takes steps in lock-step, which this model does not allow: {error}") from None
     return Messages(out, collect(e.model, e.layout, clients=n), found)
@@ -283,7 +283,7 @@ class LocalTrainer:
 
         def made(models: Tensor, x: Tensor, y: Tensor, priors: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
             batch = (x, y, priors)
-            losses = together(plan, models, sizes, lambda: self._losses(batch, contrast, others, sizes), out=rows)
+            losses = batched(plan, models, sizes, lambda: self._losses(batch, contrast, others, sizes), out=rows)
             return losses, self._each
 
         replays, kind = self._clients.replays, sizes if contrast is None else None
@@ -304,7 +304,7 @@ class LocalTrainer:
             return loss.detach()
 
         with seen_by_client(e.model):
-            return plain(e.model, e.layout, e.flat, at[:1], backward, out=out[:1])
+            return sequential(e.model, e.layout, e.flat, at[:1], backward, out=out[:1])
 
     def _losses(self, batch: Batch, contrast: Contrast | None, others: list[Tensor], sizes: Sizes) -> Tensor:
         """The clients' mean losses ``[n]``, as the model stands."""

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from robustfl.engine.statistics import begin, collect
 from robustfl.errors import RobustflError
-from robustfl.passes import Plan, Unsupported, plain, together
+from robustfl.gradients import Plan, Unsupported, batched, sequential
+from robustfl.layout import flatten_parameters, layout_of
 from robustfl.randomness import stream
-from robustfl.vectors import flatten_parameters, layout_of
 
 _SIZES = (3, 2)
 _TOLERANCE, _SAME = 1e-6, 1e-9  # between ways of computing, and between repetitions
@@ -88,7 +88,7 @@ class _Trial:
         def losses() -> Tensor:
             return torch.stack([part.sum() for part in torch.split(self._made(x) * weights, list(sizes))])
 
-        return self._told(together(Plan(self._made, self._layout), rows, sizes, losses, out=out), out)
+        return self._told(batched(Plan(self._made, self._layout), rows, sizes, losses, out=out), out)
 
     def alone(self, rows: Tensor, k: int) -> list[Tensor]:
         self._begin(None, (k,))
@@ -100,7 +100,7 @@ class _Trial:
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
 
-        losses = plain(self._made, self._layout, self._flat, rows[k : k + 1], backward, out=out)
+        losses = sequential(self._made, self._layout, self._flat, rows[k : k + 1], backward, out=out)
         return self._told(losses, out)
 
     def _begin(self, sizes: tuple[int, ...] | None, ids: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from robustfl.engine.experiment import Experiment
 from robustfl.engine.personal import lent
 from robustfl.engine.state import State
-from robustfl.passes import NEAR, channels_last, evaluating
+from robustfl.gradients import NEAR, channels_last, evaluating
 
 
 def noise_outputs(e: Experiment, state: State, rows: Tensor, count: int, generator: torch.Generator) -> Tensor:

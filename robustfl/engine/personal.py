@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robustfl.contracts import Norm, Tag
 from robustfl.engine.client_state import LIMIT, allocate_client_state
-from robustfl.vectors import Layout
+from robustfl.layout import Layout
 
 
 @dataclass(frozen=True)

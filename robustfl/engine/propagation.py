@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from robustfl.attacks.byzantine.sight import forged_statistics
-from robustfl.branches import ADVERSARIAL, CLEAN
 from robustfl.contracts import Context, Rehearsal, View
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN
 from robustfl.engine.client_sharding import attack_shift
 from robustfl.engine.experiment import Experiment
 from robustfl.errors import RobustflError

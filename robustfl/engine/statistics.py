@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from robustfl.contracts import LockstepLayer, NormLayer, Reducer, Reports, StatisticsLayer
 from robustfl.errors import RobustflError
+from robustfl.layout import Layout, write_statistics
 from robustfl.models.dropout import ClientDropout
-from robustfl.vectors import Layout, write_statistics
 
 
 def begin(

@@ -16,10 +16,10 @@ from robustfl.engine.clients import STATISTICS_BATCH, Clients
 from robustfl.engine.experiment import Experiment
 from robustfl.engine.state import State
 from robustfl.errors import Diverged
-from robustfl.passes import grouped
+from robustfl.gradients import grouped
+from robustfl.layout import Layout, write_statistics
 from robustfl.randomness import stream
 from robustfl.results import received
-from robustfl.vectors import Layout, write_statistics
 
 
 class StatisticsChannel:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context, Rehearsal, Reports, ServerWork, View
 from robustfl.defenses.stack import LONGEST
+from robustfl.distributed import ALONE, Team
 from robustfl.engine.client_sharding import ClientSharding, MessageStack
 from robustfl.engine.client_state import LIMIT, settle
 from robustfl.engine.clients import Clients
@@ -22,9 +23,8 @@ from robustfl.engine.propagation import propagate_statistics
 from robustfl.engine.state import LocalModels, RoundRecord, State, initial_state
 from robustfl.engine.statistics_aggregation import StatisticsChannel
 from robustfl.errors import Diverged, Refused
+from robustfl.layout import write_statistics
 from robustfl.results import pair, received
-from robustfl.team import ALONE, Team
-from robustfl.vectors import write_statistics
 
 
 def train(

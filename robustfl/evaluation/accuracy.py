@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from robustfl.contracts import Attack, Evasion
 from robustfl.data.checks import SURELY
 from robustfl.errors import UsageError
-from robustfl.passes import NEAR, evaluating, right
+from robustfl.gradients import NEAR, evaluating, right
 from robustfl.results import received, unwritten
 
 Pixels = Callable[[Tensor], Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from robustfl.contracts import LockstepNorm, Norm, Tag
-from robustfl.vectors import Layout
+from robustfl.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from robustfl.data import Normalize, Resident, data_root, dataset_from_spec
 from robustfl.data.checks import dark
 from robustfl.errors import UsageError, closest, reason
 from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, limit_doubt, robust_accuracy, standard_accuracy
-from robustfl.evaluation.probes import PROBED, Evaluated, batch_dependent, randomised, scale_doubts
-from robustfl.passes import NEAR
+from robustfl.evaluation.probes import PROBED, Evaluated, scale_doubts, traits
+from robustfl.gradients import NEAR
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, identity
 from robustfl.torch_settings import float32_default
@@ -229,8 +229,7 @@ class _Measured:
     def _probe(self, x: Tensor, y: Tensor) -> None:
         """Look for traits of the model that numbers depend on."""
         assert self._batch is not None
-        probed = x[:PROBED]
-        self._randomised = randomised(self._model, probed)
+        self._randomised, dependent = traits(self._model, x[:PROBED])
         if self._randomised:
             worst = f", and worst is not given for {len(self._attacks)} attacks, each of which meets other draws"
             advice = "" if self._eot > 1 else f"; eot={_EOT} attacks and classifies with the mean over {_EOT}"
@@ -241,7 +240,7 @@ class _Measured:
             )
         elif self._eot > 1:
             self._doubts.append(f"eot={self._eot} changes nothing: the model is not randomised")
-        if batch_dependent(self._model, probed):
+        if dependent:
             self._batch = min(self._batch, NEAR, len(x))
             self._model = Evaluated(self._model, fill=x[: self._batch].clone())
             self._doubts.append(

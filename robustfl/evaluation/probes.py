@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robustfl.passes import evaluating, right
+from robustfl.gradients import evaluating, right
 
 PROBED = 16
 _NOISE, _ROUNDING = 1e-4, 1e-2
@@ -45,29 +45,23 @@ class Evaluated(nn.Module):
         return each.logsumexp(0) - math.log(self.draws)
 
 
-def randomised(model: nn.Module, x: Tensor) -> bool:
-    """True if two forwards of the images ``x`` differ, as with noise or dropout at test time.
+def traits(model: nn.Module, x: Tensor) -> tuple[bool, bool]:
+    """True if two forwards of the images ``x`` differ, as with noise at test time, and if the rest of a batch counts.
 
-    >>> randomised(nn.Identity(), torch.rand(4, 2))
-    False
-    """
-    return _differ(_logits(model, x), _logits(model, x), _NOISE)
+    It does if the logits of a batch differ from those of its halves, as with batch norm by the batch's statistics. Of a
+    randomised model, whose logits differ anyway, layers of batch norm without running statistics say so.
 
-
-def batch_dependent(model: nn.Module, x: Tensor) -> bool:
-    """True if the logits of a batch differ from those of its halves, as with batch norm by the batch's statistics.
-
-    Of a randomised model, whose logits differ anyway, layers of batch norm without running statistics say so.
-
-    >>> batch_dependent(nn.BatchNorm1d(2, track_running_stats=False), torch.rand(4, 2))
-    True
+    >>> traits(nn.Identity(), torch.rand(4, 2)), traits(nn.BatchNorm1d(2, track_running_stats=False), torch.rand(4, 2))
+    ((False, False), (False, True))
     """
     layers = (m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
-    if any(layer.running_mean is None for layer in layers):
-        return True
-    if len(x) < 4 or randomised(model, x):
-        return False
-    return _differ(_logits(model, x), torch.cat([_logits(model, half) for half in x.chunk(2)]), _ROUNDING)
+    untracked = any(layer.running_mean is None for layer in layers)
+    logits = _logits(model, x)
+    if _differ(logits, _logits(model, x), _NOISE):
+        return True, untracked
+    if untracked or len(x) < 4:
+        return False, untracked
+    return False, _differ(logits, torch.cat([_logits(model, half) for half in x.chunk(2)]), _ROUNDING)
 
 
 def _logits(model: nn.Module, x: Tensor) -> Tensor:

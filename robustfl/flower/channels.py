@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from robustfl.contracts import StatisticsSlices
 from robustfl.errors import UsageError, closest
-from robustfl.vectors import statistics_layers
+from robustfl.layout import statistics_layers
 
 NUMBER = "robustfl"
 """The name of the record that tells a client's number."""

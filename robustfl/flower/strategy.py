@@ -22,9 +22,9 @@ from robustfl.defenses.pipeline import Pipeline
 from robustfl.defenses.stack import LONGEST, check_f
 from robustfl.errors import Refused, UsageError, told
 from robustfl.flower.channels import Channels, Rows, arrays_of, in_order
+from robustfl.layout import statistics_layers
 from robustfl.norms.merging import merge_layers
 from robustfl.randomness import stream
-from robustfl.vectors import statistics_layers
 
 Metrics = Callable[[list[RecordDict], str], MetricRecord]
 Facts = dict[str, int | float | list[int] | list[float]]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from robustfl.kernels.compiling import HERE, compiled, prebuilt
 from robustfl.kernels.networks import Network
-from robustfl.scratch import scratch
+from robustfl.tempdirs import scratch
 
 # Compiling takes 0.2 to 0.5 s. Waiting until the slow code has cost twice that bounds the regret in both directions.
 BREAK_EVEN_SECONDS = 1.0

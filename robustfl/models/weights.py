@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from robustfl.contracts import Tag
 from robustfl.errors import DataMissing, Refused, some
+from robustfl.layout import tag_of
 from robustfl.models.network import Network
 from robustfl.parameters import check, param
-from robustfl.vectors import tag_of
 
 _UNREADABLE = (pickle.UnpicklingError, RuntimeError, ValueError, OSError, EOFError, KeyError, AttributeError)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")

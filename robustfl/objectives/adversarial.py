@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Objective, Task
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN, through
 from robustfl.parameters import param
 from robustfl.registry import register
 

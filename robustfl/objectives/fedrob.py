@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robustfl.branches import ADVERSARIAL, through
 from robustfl.contracts import Objective, Task
+from robustfl.contracts.norm import ADVERSARIAL, through
 from robustfl.errors import Refused
+from robustfl.gradients import evaluating
 from robustfl.objectives.adversarial import clean_only, descended
 from robustfl.parameters import param
-from robustfl.passes import evaluating
 from robustfl.registry import register
 
 _LARGEST = 4096  # pixels; the map has their square entries

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Objective, Task
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN, through
 from robustfl.objectives.adversarial import clean_and_adversarial, clean_only, descended
 from robustfl.parameters import param
 from robustfl.registry import register

@@ -19,8 +19,8 @@ ROOMS = {
     "cli": 4,
 }  # fmt: skip
 PLUGINS = {name for name, level in ROOMS.items() if level == 1}
-# surface.py and __init__.py are the facade: they stand on the plug-ins, and no inner module stands on them.
-FACADE = {"robustfl", "robustfl.surface", "robustfl.__main__"}
+# api.py and __init__.py are the facade: they stand on the plug-ins, and no inner module stands on them.
+FACADE = {"robustfl", "robustfl.api", "robustfl.__main__"}
 
 
 def modules() -> dict[str, Path]:
@@ -76,12 +76,12 @@ def test_imports_point_downwards() -> None:
 
 
 def test_an_import_upwards_and_one_of_a_sibling_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    text = "import robustfl.scenarios, robustfl.attacks.evasion\nfrom robustfl import norms, surface\n"
+    text = "import robustfl.scenarios, robustfl.attacks.evasion\nfrom robustfl import norms, api\n"
     (tmp_path / "x.py").write_text(text)
     monkeypatch.setitem(MODULES, "robustfl.norms.x", tmp_path / "x.py")
     assert sorted(misplaced("robustfl.norms.x")) == [
         "robustfl.norms.x imports its sibling robustfl.attacks.evasion",
-        "robustfl.norms.x imports robustfl.surface",
+        "robustfl.norms.x imports robustfl.api",
         "robustfl.norms.x imports upwards: robustfl.scenarios",
     ]
 

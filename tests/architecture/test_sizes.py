@@ -33,7 +33,7 @@ def test_a_long_function_is_found() -> None:
 def test_the_engines_room_stays_small() -> None:
     files = [path for path in tracked("robustfl/engine") if path.suffix == ".py"]
     assert len(files) > 10
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2_460
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2_500
 
 
 def test_benchmarks_stay_few() -> None:

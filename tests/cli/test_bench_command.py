@@ -118,7 +118,7 @@ def test_a_dry_run_plans_the_tuning_and_the_final_cells_and_writes_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dry_run.Costs, "of", lambda *_: {})
+    monkeypatch.setattr(dry_run.Costs, "_network", lambda *_: None)
     assert invoke(["bench", "d", "--dry-run", "--contestant", "median/fbn"]) == 0
     out = capsys.readouterr().out
     assert "bench-d-tuning: 18 cell(s): 18 to run; nothing was trained." in out

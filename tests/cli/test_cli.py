@@ -114,7 +114,7 @@ def test_a_dry_run_warns_of_an_attack_without_effect(capsys: pytest.CaptureFixtu
 def test_dry_run_trains_nothing_and_names_refusals(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert invoke(["grid", *TINY, "--set", "f=4", "--dry-run"]) == 0
     out, err = capsys.readouterr()
-    assert "timing 2 kind(s) of cells" in err
+    assert "timing 1 network(s)" in err
     assert "refused" in out
     assert "krum: f=4 needs at least 11 clients" in out
     assert "nothing was trained" in out

@@ -39,7 +39,7 @@ def test_a_dry_run_of_a_method_that_gives_up_names_it_and_fails(
     monkeypatch.setitem(_entries, "attack", dict(_entries["attack"]))
     assert invoke(["grid", "--dry-run", *settings(name), "--plugin", "hostile.py"]) == 1
     said = capsys.readouterr().out
-    assert "could not be timed, and will not run here" in said
+    assert "could not be timed, and cells like it will not run here" in said
     assert f"[attack {name} (hostile.py " in said
 
 

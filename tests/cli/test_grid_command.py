@@ -174,7 +174,7 @@ def test_a_dry_run_tells_its_cells_and_ends_with_1_where_some_fail(
     assert "refused (1): too few [clients]\nwarning: weak [attack]\n" in said
     assert "to run   2      2 values  3 min" in said  # cells that differ in their seed are one row
     assert "more rows; --format json lists all cells" not in said
-    assert progress == "timing 4 kind(s) of cells …\n"
+    assert progress == "timing 4 network(s) …\n"
     assert invoke(["grid", "--dry-run", "--format", "json"]) == code
     said, progress = capsys.readouterr()
     assert [cell["state"] for cell in json.loads(said)["cells"]] == ["to run", "to run", "refused"]

@@ -15,12 +15,12 @@ from torch import nn
 from robustfl.contracts import Norm
 from robustfl.data import Dirichlet, Gamma, KClasses, Npz, Resized, dataset_from_spec
 from robustfl.errors import DataMissing, Refused
+from robustfl.layout import layout_of
 from robustfl.models import ClientDropout
 from robustfl.models.network import classifier
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries
 from robustfl.testing import check
-from robustfl.vectors import layout_of
 
 ROBUSTFL = {kind: [e.cls for e in entries(kind) if not e.origin] for kind in ("dataset", "partition", "model")}
 REQUIRED: dict[type, dict[str, Any]] = {

@@ -11,10 +11,10 @@ import robustfl.norms
 from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer, Tag
 from robustfl.engine.statistics import begin, collect
 from robustfl.layer_kinds import kind_of
+from robustfl.layout import layout_of, tag_of
 from robustfl.papers import spelled_out
 from robustfl.registry import create, entries
 from robustfl.testing import check
-from robustfl.vectors import layout_of, tag_of
 
 NORMS = [entry.name for entry in entries("norm")]
 # Schemes that have no layer: their work is done elsewhere in the network.

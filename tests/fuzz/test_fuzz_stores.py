@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inputs import Fuzz, changed, damaged, junk
 
 from robustfl.cli import invoke
-from robustfl.outside import unsafe
+from robustfl.file_io import unsafe
 from robustfl.records import CellResult, CurvePoint, Metrics, Timing, digest
 from robustfl.reports.store import RERUN, Store
 

@@ -13,7 +13,7 @@ import robustfl
 from robustfl.contracts import Context, Norm, StatisticsSlices
 from robustfl.defenses.aggregation import DefendedStatistics
 from robustfl.engine.statistics import begin, collect
-from robustfl.vectors import layout_of, read_statistics, write_statistics
+from robustfl.layout import layout_of, read_statistics, write_statistics
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from robustfl.defenses import parse_propagation
 from robustfl.defenses.aggregation import PlainMean
 from robustfl.engine.statistics import begin, collect, collecting, lockstep
 from robustfl.evaluation import forgetting, traffic
+from robustfl.layout import Layout, layout_of
 from robustfl.norms.normalizer_free import clipped_by_unit, feature_norm
 from robustfl.norms.standardised import GAMMA, standardised
 from robustfl.objectives.pnc import shorten
 from robustfl.registry import create
-from robustfl.vectors import Layout, layout_of
 from tests.passes import shared_gradients
 
 # --- §1: algorithms --------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from robustfl.distributed import ALONE, Team
 from robustfl.engine import train
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.team import ALONE, Team
 
 SMALL = {
     "model": "mlp(hidden=(8,))", "norm": "fbn", "clients": 7, "f": 1, "batch": 8, "rounds": 2, "attack": "alie(z=1)",
@@ -64,7 +64,7 @@ def main(rank: int, size: int, port: str, out: str) -> None:
                             timeout=timedelta(seconds=60))  # fmt: skip
     team = Team(rank, size)
     found = [result(cell, team) for cell in CELLS]
-    if team.leads:
+    if team.is_rank0:
         torch.save(found, out)
     dist.destroy_process_group()
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import LocalWork, ServerWork, Task
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN, through
 from robustfl.engine import State, train
 from robustfl.engine.statistics import begin
 from robustfl.errors import Refused, UsageError

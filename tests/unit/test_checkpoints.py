@@ -12,7 +12,7 @@ import torch
 from robustfl.engine import initial_state
 from robustfl.records import CellResult, CurvePoint, plain
 from robustfl.reports.store import Store
-from robustfl.scenarios import RunOptions, Scenario, checkpoint, grid, plan, run_cell
+from robustfl.scenarios import RunOptions, Scenario, grid, plan, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.checkpoint import Checkpoint, IgnoredError, checkpoint_path, discard, packed, unpacked
@@ -170,8 +170,6 @@ def test_time_and_memory_are_those_of_all_runs(tmp_path: Path) -> None:
     content = torch.load(path, weights_only=True)
     run_facts = '"seconds": 1000.0, "peak": 123456789012345, "noted"'
     content["run"] = run_facts.join(["{", content["run"].partition('"noted"')[2]])
-    del content["digest"]
-    content["digest"] = checkpoint._digest(content)
     torch.save(content, path)
     timing = run(chosen, tmp_path).timing
     assert timing.seconds > 1000
@@ -236,9 +234,10 @@ def test_a_selection_that_is_resumed_has_the_best_round_and_what_its_attackers_h
 def test_a_damaged_number_is_noticed(tmp_path: Path) -> None:
     chosen = cell()
     path = killed(chosen, tmp_path, at=3)
-    content = torch.load(path, weights_only=True)
-    content["state"]["theta"][0] += 1
-    torch.save(content, path)
+    theta = torch.load(path, weights_only=True)["state"]["theta"].numpy().tobytes()
+    content = bytearray(path.read_bytes())
+    content[content.index(theta)] ^= 1
+    path.write_bytes(content)
     assert "damaged" in run(chosen, tmp_path).timing.notes[0]
 
 

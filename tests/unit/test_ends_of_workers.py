@@ -17,7 +17,7 @@ import pytest
 import torch
 from test_grid import CELL, PLUGIN
 
-from robustfl import registry, scratch
+from robustfl import registry, tempdirs
 from robustfl.contracts import Attack
 from robustfl.errors import UsageError
 from robustfl.reports.store import Store
@@ -67,7 +67,7 @@ def test_whatever_ends_a_cell_the_others_go_on(tmp_path: Path) -> None:
 def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
-        "import os, tempfile; from robustfl.scratch import scratch; tempfile.tempdir = {!r}\n"
+        "import os, tempfile; from robustfl.tempdirs import scratch; tempfile.tempdir = {!r}\n"
         "with scratch('x') as folder: (folder / 'file').touch(); print(flush=True); input()"
     )
     other = subprocess.Popen(
@@ -77,12 +77,12 @@ def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypat
     other.stdout.readline()
     (theirs,) = tmp_path.iterdir()
     (tmp_path / "robustfl-mine").mkdir()
-    with scratch.scratch("y") as mine:
-        scratch.sweep()
+    with tempdirs.scratch("y") as mine:
+        tempdirs.sweep()
         assert {p.name for p in tmp_path.iterdir()} == {theirs.name, mine.name, "robustfl-mine"}
         other.kill()
         other.communicate()
-        scratch.sweep()
+        tempdirs.sweep()
         assert {p.name for p in tmp_path.iterdir()} == {mine.name, "robustfl-mine"}
     assert {p.name for p in tmp_path.iterdir()} == {"robustfl-mine"}
 

@@ -110,7 +110,7 @@ def test_measured_shifts_of_sign_flipping_are_those_of_the_formula() -> None:
 def test_unsupported_models_run_one_client_at_a_time_with_one_warning() -> None:
     from dataclasses import replace
 
-    from robustfl.vectors import layout_of
+    from robustfl.layout import layout_of
 
     class Scaled(torch.nn.Module):
         def __init__(self, inner: torch.nn.Module) -> None:

@@ -10,17 +10,17 @@ from torch import Tensor
 
 from robustfl.contracts import View
 from robustfl.defenses import Propagate
+from robustfl.distributed import ALONE
 from robustfl.engine import RoundRecord, propagate_statistics, propagation, statistics_aggregation, train, training
 from robustfl.engine.client_sharding import ClientSharding, MessageStack
 from robustfl.engine.clients import Clients
 from robustfl.engine.statistics import begin
 from robustfl.errors import Diverged
+from robustfl.layout import read_statistics, write_statistics
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.team import ALONE
-from robustfl.vectors import read_statistics, write_statistics
 
 
 def cell(**more: object) -> Cell:

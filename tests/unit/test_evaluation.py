@@ -16,12 +16,12 @@ from robustfl.contracts import Attack, Evasion
 from robustfl.errors import RobustflError, UsageError
 from robustfl.evaluation import Traffic, evaluation_batch, mean_over_users, robust_accuracy, standard_accuracy, traffic
 from robustfl.evaluation.accuracy import attack_success
+from robustfl.layout import Layout, layout_of
 from robustfl.registry import create
 from robustfl.scenarios import Cell, run_cell
 from robustfl.scenarios.bn_statistics import components
 from robustfl.scenarios.evaluate import represented
 from robustfl.scenarios.expand import fingerprints
-from robustfl.vectors import Layout, layout_of
 
 
 def linear() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from robustfl import registry
-from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Evasion, Model
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN, through
 from robustfl.engine import initial_state, lent, train
 from robustfl.errors import UsageError
 from robustfl.evaluation import Accuracy
+from robustfl.layout import write_statistics
 from robustfl.randomness import stream
 from robustfl.scenarios import evaluate, run_cell
 from robustfl.scenarios.build import Built, build
@@ -27,7 +28,6 @@ from robustfl.scenarios.evaluate import Evaluator, _deviation, _worst, represent
 from robustfl.scenarios.expand import expand, refusal, resolve
 from robustfl.scenarios.measuring import Selection
 from robustfl.scenarios.spec import Scenario
-from robustfl.vectors import write_statistics
 
 USERS = {
     "norm": "dual-bn(local=true)", "objective": "at", "at": "users(ids=(0, 1, 2))", "train_evasion": "pgd(steps=1)",

@@ -11,11 +11,11 @@ from robustfl.algorithms import FedAvg
 from robustfl.contracts import LocalWork
 from robustfl.engine import train
 from robustfl.errors import Refused, UsageError
+from robustfl.layout import layout_of
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, refusal, resolve
-from robustfl.vectors import layout_of
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=240, test_limit=40)", "model": "domains-cnn", "norm": "naive-bn", "clients": 4,

@@ -6,11 +6,11 @@ from torch import nn
 
 from robustfl.contracts import NormLayer
 from robustfl.engine.statistics import begin
+from robustfl.gradients import Unsupported, channels_last
+from robustfl.layout import flatten_parameters, layout_of, write_statistics
 from robustfl.models.dropout import ClientDropout
-from robustfl.passes import Unsupported, channels_last
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
-from robustfl.vectors import flatten_parameters, layout_of, write_statistics
 from tests.passes import plain_gradients, shared_gradients
 
 NORMS = [entry.name for entry in entries("norm")]

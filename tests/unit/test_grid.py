@@ -16,7 +16,7 @@ import pytest
 
 from robustfl import registry
 from robustfl.errors import StoreError, UsageError
-from robustfl.outside import LONGEST_REASON
+from robustfl.file_io import LONGEST_REASON
 from robustfl.records import CellResult
 from robustfl.reports.store import Store
 from robustfl.scenarios import Finished, RunOptions, Scenario, grid, plan

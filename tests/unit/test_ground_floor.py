@@ -16,10 +16,10 @@ import robustfl
 from robustfl import registry
 from robustfl.contracts import Attack, Tag, View
 from robustfl.errors import UsageError
+from robustfl.layout import flatten_parameters, layout_of, read_statistics, tag_of, write_statistics
 from robustfl.parameters import check, param
 from robustfl.randomness import derive, numpy_stream, stream
 from robustfl.records import CellResult, Metrics, canonical, completed, plain
-from robustfl.vectors import flatten_parameters, layout_of, read_statistics, tag_of, write_statistics
 
 
 class Copy(Attack):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from robustfl.contracts import Norm
 from robustfl.errors import Refused, RobustflError, UsageError
 from robustfl.initialisation import torch_default
+from robustfl.layout import layout_of
 from robustfl.models import (
     AlexNet,
     BucketingCnn,
@@ -36,7 +37,6 @@ from robustfl.models import (
 from robustfl.models.network import classifier, representing
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
-from robustfl.vectors import layout_of
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):

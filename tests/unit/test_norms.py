@@ -11,8 +11,8 @@ from robustfl.defenses.aggregation import DefendedStatistics, PlainMean
 from robustfl.defenses.pipeline import parse_pipeline
 from robustfl.engine.statistics import begin, collect
 from robustfl.errors import Refused, UsageError
+from robustfl.layout import layout_of, read_statistics, write_statistics
 from robustfl.norms import FBN, GN, IN, CentralisedBN, FixBN, NaiveBN, functional, sums
-from robustfl.vectors import layout_of, read_statistics, write_statistics
 
 
 def images(seed=0):

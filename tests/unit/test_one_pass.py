@@ -14,17 +14,17 @@ import robustfl
 from robustfl.contracts import Model, Norm, NormLayer, Tag
 from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import UsageError
+from robustfl.gradients import Plan, Unsupported
 from robustfl.layer_kinds import LayerKind, Rows, Sizes, layer_kind, per_sample
+from robustfl.layout import Layout
 from robustfl.models.dropout import seed_dropout
 from robustfl.models.network import Network
 from robustfl.norms.layers import OwnBatchNorm
-from robustfl.passes import Plan, Unsupported
 from robustfl.records import CellResult
 from robustfl.registry import create, entries, register
 from robustfl.scenarios import Cell
 from robustfl.scenarios.build import build
 from robustfl.testing import check_model, check_norm
-from robustfl.vectors import Layout
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=200, test_limit=50)", "clients": 4, "rounds": 2, "batch": 8, "evasions": [],

@@ -18,10 +18,10 @@ from robustfl.contracts import Aggregator, Context, Step
 from robustfl.defenses import parse_pipeline
 from robustfl.defenses.rows import Mixed, Stack
 from robustfl.engine.statistics import begin, collect
-from robustfl.passes import Plan, channels_last, client_means, differentiated, serving
+from robustfl.gradients import Plan, channels_last, client_means, differentiated, serving
+from robustfl.layout import Layout, flatten_parameters, layout_of
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
-from robustfl.vectors import Layout, flatten_parameters, layout_of
 from tests.pretend import DEVICE, HOST, Pretend
 
 compiles = pytest.mark.skipif(torch.__version__ < (2, 7), reason="the compiler of torch 2.6 follows no dataclass")

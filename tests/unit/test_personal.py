@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import nn
 
-from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import Tag
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN, through
 from robustfl.engine import train
 from robustfl.engine.personal import Personal, Privacy, lent
 from robustfl.engine.statistics import begin
 from robustfl.errors import Refused, UsageError
 from robustfl.evaluation import macs_per_epoch
+from robustfl.layout import layout_of
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, refusal, resolve
 from robustfl.scenarios.methods import at_users
-from robustfl.vectors import layout_of
 
 DOMAINS = [f"digits-domain(style={style})" for style in ("clean", "textured", "shifted")]
 LOCAL = "dual-bn(local=true)"

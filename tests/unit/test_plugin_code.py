@@ -14,7 +14,7 @@ from torch import nn
 
 from robustfl import layer_kinds, registry
 from robustfl.errors import UsageError
-from robustfl.outside import python_files
+from robustfl.file_io import python_files
 from robustfl.plugin_code import code_of, session_code
 
 ATTACK = '''

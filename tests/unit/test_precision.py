@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer
+from robustfl.engine.precision import computing
 from robustfl.engine.statistics import begin, lockstep
 from robustfl.errors import UsageError
 from robustfl.layer_kinds import TABLE
+from robustfl.layout import Layout, flatten_parameters, layout_of
 from robustfl.norms.lockstep import KINDS
 from robustfl.norms.normalizer_free import FeatureNorm
-from robustfl.precision import computing
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.scenarios import run
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
-from robustfl.vectors import Layout, flatten_parameters, layout_of
 from tests.passes import plain_gradients, shared_gradients
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"]}

@@ -15,8 +15,8 @@ from torch import Tensor
 from benchmarks.federations import federation
 from robustfl.contracts import Aggregator, Propagation, StatisticsLayer
 from robustfl.engine import train
+from robustfl.gradients import channels_last
 from robustfl.layer_kinds import convolution
-from robustfl.passes import channels_last
 from robustfl.registry import create, entries
 from tests.pretend import DEVICE, HOST, Pretend
 

@@ -15,11 +15,11 @@ from robustfl import registry
 from robustfl.contracts import Aggregated, Aggregator, Attack, Evasion, Forged
 from robustfl.engine.statistics import collect
 from robustfl.errors import RobustflError
+from robustfl.layout import layout_of
 from robustfl.norms.layers import ServerBatchNorm
 from robustfl.results import received
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.cell import Cell
-from robustfl.vectors import layout_of
 
 pytestmark = pytest.mark.usefixtures("clean_registry")
 CELL = {"model": "mlp(hidden=(4,))", "norm": "none", "clients": 4, "f": 1, "rounds": 1, "batch": 4, "ra_limit": 4,

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robustfl import passes
+from robustfl import gradients
 from robustfl.contracts import Tag
 from robustfl.engine import clients, local_training, train
+from robustfl.gradients import Plan, Unsupported, at_once, batched, channels_last, client_means
 from robustfl.layer_kinds import TABLE, LayerKind, Rows, layer_kind
+from robustfl.layout import Layout, flatten_parameters, layout_of
 from robustfl.norms.layers import OwnBatchNorm
-from robustfl.passes import Plan, Unsupported, at_once, channels_last, client_means, together
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
-from robustfl.vectors import Layout, flatten_parameters, layout_of
 from tests.passes import plain_gradients, shared_gradients
 
 BASE = {"dataset": "digits(limit=300, test_limit=40)", "model": "digits-cnn", "norm": "fbn", "clients": 6, "rounds": 3,
@@ -90,8 +90,8 @@ def test_norms_keep_clients_apart_by_themselves_or_walk_alone(norm: str, groups:
 def test_settings_make_no_difference_to_walking_side_by_side(
     more: dict[str, Any], groups: Groups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passes, "SIDE_BY_SIDE", 10**9)
-    monkeypatch.setattr(passes, "LARGEST_WEIGHTS", 10**9)
+    monkeypatch.setattr(gradients, "SIDE_BY_SIDE", 10**9)
+    monkeypatch.setattr(gradients, "LARGEST_WEIGHTS", 10**9)
     agree(**more)
     assert groups
 
@@ -161,9 +161,9 @@ def test_every_row_is_the_gradient_at_its_own_model(norm: str, sizes: tuple[int,
     x = torch.rand((sum(sizes), 1, 8, 8), generator=draw, dtype=torch.float64)
     y = torch.randint(10, (sum(sizes),), generator=draw)
     rows = []
-    for gradients in (plain_gradients, shared_gradients):
+    for compute in (plain_gradients, shared_gradients):
         found, kept = torch.full_like(thetas, torch.nan), theta.clone()
-        rows.append((found, gradients(model, layout, x, y, sizes, thetas=thetas, out=found)))
+        rows.append((found, compute(model, layout, x, y, sizes, thetas=thetas, out=found)))
         assert torch.equal(theta, kept)
     (slow, first), (fast, second) = rows
     torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
@@ -189,7 +189,7 @@ def test_convolutions_keep_their_groups_strides_and_dilation(sizes: tuple[int, .
         made.append(model(x))
         return torch.stack([part.square().sum() for part in made[0].split(list(sizes))])
 
-    together(Plan(model, layout), thetas, sizes, losses, out=found)
+    batched(Plan(model, layout), thetas, sizes, losses, out=found)
     y = made[0]
     for k, (inputs, out) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
         theta.copy_(thetas[k])
@@ -203,7 +203,7 @@ def tried(model: nn.Module, layout: Layout, theta: Tensor, x: Tensor) -> None:
     """A pass of two clients with models of their own and two samples each."""
     thetas = theta.repeat(2, 1)
     plan, found = Plan(model, layout), torch.empty_like(thetas)
-    together(plan, thetas, (2, 2), lambda: client_means(model(x).sum(1), (2, 2)), out=found)
+    batched(plan, thetas, (2, 2), lambda: client_means(model(x).sum(1), (2, 2)), out=found)
 
 
 def test_layers_are_as_before_afterwards_also_after_an_error() -> None:
@@ -255,8 +255,8 @@ def compared(model: nn.Module, x: Tensor, sizes: tuple[int, ...]) -> None:
     y = torch.arange(len(x)) % 2
     for thetas in (theta.expand(len(sizes), -1), moved):
         rows = [torch.empty((len(sizes), layout.d), dtype=theta.dtype) for _ in range(2)]
-        for out, gradients in zip(rows, (plain_gradients, shared_gradients), strict=True):
-            gradients(model, layout, x, y, sizes, thetas=thetas, out=out)
+        for out, compute in zip(rows, (plain_gradients, shared_gradients), strict=True):
+            compute(model, layout, x, y, sizes, thetas=thetas, out=out)
         torch.testing.assert_close(rows[1], rows[0], rtol=1e-10, atol=1e-12)
 
 
@@ -378,8 +378,8 @@ def test_the_gradient_of_flattened_images_has_their_channels_innermost() -> None
 
 def test_a_model_without_a_wide_layer_is_bounded_as_one_of_width_one() -> None:
     model, like = nn.LayerNorm(4), torch.empty(1, dtype=torch.float64)
-    assert at_once(model, 8, 64, 2, like, alike=True) == passes.LARGEST_ACTIVATION // (2 * 8)
-    assert at_once(model, 8, 64, 2, like, alike=False) == passes.LARGEST_WEIGHTS // (8 * 8)
+    assert at_once(model, 8, 64, 2, like, alike=True) == gradients.LARGEST_ACTIVATION // (2 * 8)
+    assert at_once(model, 8, 64, 2, like, alike=False) == gradients.LARGEST_WEIGHTS // (8 * 8)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_a_second_derivative_of_layers_with_one_model_is_an_error_and_not_a_wron
 def test_how_many_walk_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, layout, theta = network("gn")
     widest = max(m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)) * 64
-    few = passes.SIDE_BY_SIDE // widest
+    few = gradients.SIDE_BY_SIDE // widest
 
     def many(d: int, batch: int, like: Tensor = theta, *, alike: bool = False) -> int:
         return at_once(model, d, 64, batch, like, alike=alike)
@@ -408,7 +408,7 @@ def test_how_many_walk_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert many(layout.d, few + 1) == 1
     assert many(2**30, few) == 1
     assert many(2**30, 1, alike=True) == 2**25 // (8 * widest)
-    monkeypatch.setattr(passes, "free_memory", lambda device: 10**9)
+    monkeypatch.setattr(gradients, "free_memory", lambda device: 10**9)
     on_gpu = torch.empty(1, device="meta")
     counts = [many(layout.d, b, on_gpu) for b in (1, 2, 10**6)]
     assert counts[0] > counts[1] > counts[2] == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from robustfl import passes
+from robustfl import gradients
 from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.scenarios import RunOptions, Scenario, grid, memory, plan, run
@@ -111,20 +111,20 @@ def test_clients_take_turns_where_a_gpu_does_not_hold_them_all(
     free: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """102 gradients and eight samples with 14 numbers each per client, in half of the free memory; at least one."""
-    monkeypatch.setattr(passes, "free_memory", lambda device: free)
+    monkeypatch.setattr(gradients, "free_memory", lambda device: free)
     network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Linear(8, 6))
     on_gpu = torch.empty(1, device="meta")
-    assert passes.at_once(network, 102, 1, 8, on_gpu, alike=True) == pytest.approx(most, rel=0.01)
+    assert gradients.at_once(network, 102, 1, 8, on_gpu, alike=True) == pytest.approx(most, rel=0.01)
 
 
 def test_clients_with_models_of_their_own_take_the_room_of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "free_memory", lambda device: 2 * 3 * (8 * 102 + 3 * 8 * 14) * 4)
+    monkeypatch.setattr(gradients, "free_memory", lambda device: 2 * 3 * (8 * 102 + 3 * 8 * 14) * 4)
     network = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Linear(8, 6))
-    assert passes.at_once(network, 102, 1, 8, torch.empty(1, device="meta"), alike=False) == 3
+    assert gradients.at_once(network, 102, 1, 8, torch.empty(1, device="meta"), alike=False) == 3
 
 
 def test_what_torch_holds_in_reserve_and_does_not_use_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {f"{name}_bytes": {"all": {"current": held}} for name, held in (("reserved", 70), ("allocated", 30))}
     for name, told in (("memory_stats_as_nested_dict", held), ("mem_get_info", (500, 1000))):
         monkeypatch.setattr(torch.cuda, name, lambda device, told=told: told)
-    assert passes.free_memory(torch.device("cuda")) == 540
+    assert gradients.free_memory(torch.device("cuda")) == 540

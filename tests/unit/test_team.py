@@ -14,12 +14,12 @@ import torch
 from team_driver import CELLS, result
 
 from robustfl.cli import invoke
+from robustfl.distributed import Team
 from robustfl.engine import train
 from robustfl.errors import Refused
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.single import processes, rank
-from robustfl.team import Team
 
 DRIVER = Path(__file__).parent / "team_driver.py"
 WHOLE = "looks at messages as a whole"

@@ -78,7 +78,7 @@ from robustfl.data import data_root, dataset_from_spec
 from robustfl.norms.lockstep import UnionBatchNorm
 from robustfl.norms.layers import OwnBatchNorm
 from robustfl.attacks.evasion.whitebox import frozen, input_gradient
-from robustfl.branches import ADVERSARIAL, CLEAN, through
+from robustfl.contracts.norm import ADVERSARIAL, CLEAN, through
 from robustfl.registry import register
 
 MEMORY = {{}}

@@ -21,11 +21,11 @@ from robustfl.defenses.columns import NearestMean
 from robustfl.defenses.cosines import cosine_distances, feature_distances
 from robustfl.defenses.slices import SlicedMixed, SlicedStack
 from robustfl.defenses.ties import largest, smallest, snapped
+from robustfl.distributed import ALONE
 from robustfl.errors import UsageError
 from robustfl.kernels.blocks import over_columns
 from robustfl.randomness import stream
 from robustfl.registry import create
-from robustfl.team import ALONE
 
 N, F = 11, 2
 EPS = {torch.float32: 1.2e-7, torch.float64: 2.3e-16}

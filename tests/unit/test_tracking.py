@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fake_store import record
 
+import robustfl
 from robustfl.errors import UsageError
 from robustfl.records import CurvePoint
 from robustfl.scenarios import tracking
@@ -112,3 +113,10 @@ def test_a_run_name_is_a_plain_folder_name() -> None:
     assert "/" not in name
     assert len(name) < 200
     assert name.endswith("cdcdcdcdcdcd")
+
+
+def test_a_function_of_the_callers_hears_of_every_evaluation() -> None:
+    heard: list[CurvePoint] = []
+    settings = {"model": "mlp(hidden=(4,))", "clients": 2, "rounds": 2, "evaluate_every": 1, "evasions": []}
+    assert robustfl.run(settings, on_point=heard.append).curve == heard
+    assert [point.round for point in heard] == [1, 2]

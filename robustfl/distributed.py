@@ -27,7 +27,7 @@ class Team:
     device: torch.device | str = "cpu"
 
     @property
-    def leads(self) -> bool:
+    def is_rank0(self) -> bool:
         """True if this process writes and speaks for all."""
         return self.rank == 0
 
@@ -102,7 +102,7 @@ class Team:
         n, width = len(columns), -(-d // self.size)
         padded = columns.new_zeros((n, width))
         padded[:, : columns.shape[1]] = columns
-        found = [torch.empty_like(padded) for _ in range(self.size)] if self.leads else None
+        found = [torch.empty_like(padded) for _ in range(self.size)] if self.is_rank0 else None
         dist.gather(padded, found)
         return None if found is None else torch.cat(found, dim=1)[:, :d]
 
@@ -118,7 +118,7 @@ class Team:
         dist.scatter(mine, cut)
         return mine[:, : part.stop - part.start]
 
-    def told(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The value that rank 0 has."""
         box = [value]
         dist.broadcast_object_list(box, device=torch.device(self.device))

@@ -18,7 +18,7 @@ from robustfl.data.cache import Source, load_cached
 from robustfl.data.checks import checked_arrays
 from robustfl.data.fedbn import picture
 from robustfl.errors import Refused, StoreError, UsageError
-from robustfl.outside import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
+from robustfl.file_io import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed
 from robustfl.registry import create, register
 from robustfl.reports.published.agreement import agree

@@ -1,4 +1,4 @@
-"""The gradients of several clients' batches at one model each: *plain*, one client at a time, or *together*.
+"""The gradients of several clients' batches at one model each: *sequential*, one client at a time, or *batched*.
 
 Both take models ``thetas [n d]``, a row per client (equal rows, an expanded vector, where all share one model), write
 every client's gradient to ``out [n d]``, and return the clients' losses ``[n]``. What normalization layers report is
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from robustfl.errors import RobustflError
 from robustfl.layer_kinds import LayerKind, Rows, Sizes, equal, kind_of
-from robustfl.vectors import Layout, read_gradient
+from robustfl.layout import Layout, read_gradient
 
 
 class Unsupported(RobustflError):
     """The clients of this model cannot be kept apart in one pass; it runs one client at a time."""
 
 
-def plain(
+def sequential(
     model: nn.Module, layout: Layout, theta: Tensor, thetas: Tensor, backward: Callable[[int], Tensor], *, out: Tensor
 ) -> Tensor:
     """Client after client: load its model into ``theta``, which the parameters are views of; backward; read."""
@@ -63,7 +63,7 @@ class Plan:
                 raise Unsupported(f"{name}: {type(module).__name__} is not in the table of layer kinds")
 
 
-def together(plan: Plan, thetas: Tensor, sizes: Sizes, losses: Callable[[], Tensor], *, out: Tensor) -> Tensor:
+def batched(plan: Plan, thetas: Tensor, sizes: Sizes, losses: Callable[[], Tensor], *, out: Tensor) -> Tensor:
     """One forward and one backward over all clients, by the table of layer kinds (``robustfl.layer_kinds``).
 
     ``losses()`` runs the model on the clients' samples, ``sizes[k]`` of each, one client after another, and returns
