@@ -18,12 +18,11 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # parts are written side by side
 ROOT = Path(__file__).parents[1]
 DOCS, BOARDS = ROOT / "docs", ROOT / "boards"
-STUDIES = ("study-3", "study", "study-1", "heldout")
+STUDY = "study-3"
 GENERATED = (
     "methods.md",
-    "benchmark/index.md", "benchmark/study*.md", "benchmark/study*.csv", "benchmark/heldout.md",
-    "benchmark/heldout.csv", "benchmark/[a-z].md", "benchmark/[a-z]-[0-9].md", "benchmark/*-pareto.svg",
-    "benchmark/[a-z]/*.md", "benchmark/[a-z]-[0-9]/*.md", "benchmark/methods/*.md", "benchmark/boards/*",
+    "benchmark/index.md", "benchmark/study-3.md", "benchmark/study-3.csv", "benchmark/[a-z].md",
+    "benchmark/[a-z]-[0-9].md", "benchmark/boards/*",
     "evidence/reproduction.md", "evidence/*.png",
     "boards/quickstart/*",
 )  # fmt: skip
@@ -47,7 +46,7 @@ def methods(folder: Path) -> None:
 
 
 def benchmark(folder: Path) -> None:
-    """Write the benchmark's pages of tiers, contestants and methods, with what people say of the boards."""
+    """Write the benchmark's front page and a page per board, with what people say of the boards."""
     out = folder / "benchmark"
     out.mkdir(parents=True, exist_ok=True)
     said = sorted((DOCS / "benchmark").glob("interpretation*.md"))
@@ -60,10 +59,9 @@ def benchmark(folder: Path) -> None:
         (out / file.name).unlink()
 
 
-def studies(folder: Path) -> None:
-    """Write the pages of the studies behind AutoByz, and their data."""
-    for name in STUDIES:
-        _command("bench", name, "--from", str(BOARDS / f"{name}.csv.gz"), "--page", str(folder / "benchmark"))
+def study(folder: Path) -> None:
+    """Write the page of the study behind AutoByz, and its data."""
+    _command("bench", STUDY, "--from", str(BOARDS / f"{STUDY}.csv.gz"), "--page", str(folder / "benchmark"))
 
 
 def evidence(folder: Path) -> None:
@@ -98,7 +96,7 @@ def example(folder: Path) -> None:
 
 PARTS: dict[str, tuple[Callable[[Path], None], ...]] = {
     "benchmark": (benchmark,),
-    "rest": (methods, studies, example, evidence),
+    "rest": (methods, study, example, evidence),
 }
 """What can be written side by side, each by a process of its own."""
 

@@ -25,6 +25,8 @@ from .cross_chosen import with_cross_chosen
 
 Facts = Mapping[str, Any]
 Labels = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Measured:
     """A published board of a tier, ranked.

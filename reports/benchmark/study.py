@@ -24,10 +24,8 @@ from ..ranking import without_effect
 WITHIN = 0.01
 """An attack attains a contestant's worst case if its accuracy is at most this much higher."""
 _LAST_BIT = 1e-9
-COVERED = 0.99
 _WHO = ("dataset", "defense", "norm", "partition", "f", "seed")
 _HEAD = (*_WHO, "attack", "scope", "status", "sa", "effect")
-_UNREAD = "early"  # a column of the files of earlier studies
 
 Contestant = tuple[str, ...]
 
@@ -176,7 +174,7 @@ def read_study(path: str | Path) -> Study:
     baseline: dict[Contestant, float] = {}
     try:
         for line in csv.DictReader(io.StringIO(_text(Path(path))), strict=True):
-            if {*line} - {_UNREAD} != {*_HEAD} or None in line.values():
+            if {*line} != {*_HEAD} or None in line.values():
                 raise ValueError(f"a line has other columns than {', '.join(_HEAD)}")
             who = tuple(line[name] for name in _WHO)
             sa = _accuracy(line["sa"])
@@ -215,12 +213,11 @@ class Killer:
 
 @dataclass(frozen=True)
 class About:
-    """The facts of a study beside its cells: the version of AutoByz it is about, known killers, and what was cut.
+    """The facts of the study beside its cells: the version of AutoByz it is about, known killers, and what was cut.
 
     ``limit`` is how many members there may be.
     """
 
-    name: str
     version: int
     limit: int
     killers: tuple[Killer, ...] = ()
@@ -232,9 +229,8 @@ class About:
         return {killer.attack: killer.rules for killer in self.killers}
 
 
-def about(name: str) -> About:
-    """The facts of one study, by its name on the command line, from ``study.toml``."""
-    entry = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[name]
-    killers = tuple(Killer(k["attack"], tuple(k["rules"]), k["paper"]) for k in entry.get("killer", ()))
-    cut = tuple((c["what"], c["words"]) for c in entry.get("cut", ()))
-    return About(name, entry["version"], entry["limit"], killers, cut)
+def about() -> About:
+    """The facts of the study, from ``study.toml``."""
+    entry = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    killers = tuple(Killer(k["attack"], tuple(k["rules"]), k["paper"]) for k in entry["killer"])
+    return About(entry["version"], entry["limit"], killers, tuple((c["what"], c["words"]) for c in entry["cut"]))

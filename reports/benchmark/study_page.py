@@ -11,7 +11,7 @@ from robustfl.papers import spelled_out
 
 from ..board import in_words
 from ..columns import percent_text
-from .study import COVERED, WITHIN, About, Choice, Study, Tried
+from .study import About, Choice, Study, Tried
 
 _HEAD = """# The study behind AutoByz version {version}
 
@@ -29,9 +29,10 @@ is missing of the preset `bench/{name}` first."""
 _LIMITED = """at most {limit} attacks: those known to defeat some rule, then one after another the attack that takes
 most from what the set misses of the worst case of *all* attacks below, summed over contestants"""
 
-def study_page(study: Study, choice: Choice, ensemble: Ensemble, of: About) -> str:
-    """The page in Markdown: the choice and what it misses, every attack and contestant, the cuts."""
-    head = _HEAD.format(rule=_LIMITED.format(limit=of.limit), version=ensemble.version, name=of.name)
+
+def study_page(study: Study, choice: Choice, ensemble: Ensemble, of: About, name: str) -> str:
+    """The page of the study ``name`` in Markdown: choice, what it misses, every attack and contestant, the cuts."""
+    head = _HEAD.format(rule=_LIMITED.format(limit=of.limit), version=ensemble.version, name=name)
     parts = [
         f"{head}\n\n{_size(study)}",
         f"## The choice\n\n{_choice(study, choice, of)}",

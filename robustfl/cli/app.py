@@ -81,9 +81,8 @@ def bench(**options: Any) -> int:
     """Run a TIER of the benchmark: d (embedded digits), d-fedavg, d-all, m (MNIST), c (CIFAR-10), p (propagation).
 
     Every contestant tries equally many configurations on validation data, then runs under AutoByz. Beat runs attacks on
-    one ROW of a board, DEFENSE/NORM[/ALGORITHM], and with --board writes the board in which they count. A study is what
-    a version of AutoByz was chosen by (study-3: its version 3, study: 2, study-1: 1); it ends with 1 if its data choose
-    another set. Heldout is a study of contestants that version 1 was not chosen by. The site is written from boards of
+    one ROW of a board, DEFENSE/NORM[/ALGORITHM], and with --board writes the board in which they count. Study-3 is what
+    AutoByz version 3 was chosen by; it ends with 1 if its data choose another set. The site is written from boards of
     all tiers.
 
     \b

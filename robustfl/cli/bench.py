@@ -16,20 +16,19 @@ from robustfl.errors import RobustflError, UsageError
 if TYPE_CHECKING:
     from robustfl.records import CellResult
     from robustfl.reports.benchmark.data import Measured
-    from robustfl.reports.benchmark.method import About
     from robustfl.reports.benchmark.study import Study
     from robustfl.reports.board import Board
     from robustfl.reports.published import Board as Published
     from robustfl.scenarios import Results, RunOptions
 
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
-STUDIES, HELDOUT, SITE, BEAT = ("study-3", "study", "study-1"), "heldout", "site", "beat"
+STUDY, SITE, BEAT = "study-3", "site", "beat"
 
 
 _TAKES = {
     BEAT: ("row", "attacks", "scope", "by", "sources", "board", "plugins"),
     SITE: ("sources", "page", "plugins"),
-    "study": ("sources", "page"),
+    STUDY: ("sources", "page"),
     "tier --dry-run": ("dry_run", "contestants", "settings", "plugins"),
     "tier --from": ("sources", "page", "plugins"),
     "tier --list": ("listing", "contestants", "settings", "plugins"),
@@ -53,8 +52,7 @@ def bench(
     refuse_board(board)
     if page is not None:
         refuse_store("page", page)
-    studied = tier in (*STUDIES, HELDOUT)
-    _refuse_options(tier, row, sources, studied=studied, dry_run=dry_run, listing=listing)
+    _refuse_options(tier, row, sources, dry_run=dry_run, listing=listing)
     options = options_of(**how)
     run = partial(run_shown, options=options, out=out, quiet=form == "json")
     load_plugins(plugins)
@@ -64,9 +62,8 @@ def bench(
         return _site(sources, page, form)
     if dry_run:
         return _dry_run(tier, contestants, settings, plugins, options, out=out, form=form)
-    if studied:
-        of = heldout if tier == HELDOUT else study
-        return of(tier, _studied(tier, sources[0] if sources else None, run), page=page, form=form)
+    if tier == STUDY:
+        return study(_studied(sources[0] if sources else None, run), page=page, form=form)
     if sources:
         return _from_board(tier, sources[0], page, form)
     if listing:
@@ -74,9 +71,7 @@ def bench(
     return _run_tier(tier, run, contestants, settings, plugins, options, out=out, board=board, page=page, form=form)
 
 
-def _refuse_options(
-    tier: str, row: str | None, sources: tuple[Path, ...], *, studied: bool, dry_run: bool, listing: bool
-) -> None:
+def _refuse_options(tier: str, row: str | None, sources: tuple[Path, ...], *, dry_run: bool, listing: bool) -> None:
     """Raise ``UsageError`` for an option that was given where it means nothing, and for more than one board to read."""
     if row is not None and tier != BEAT:
         raise UsageError(f"bench {tier} takes no row ({row!r}); bench {BEAT} does, and --contestant names contestants")
@@ -87,11 +82,11 @@ def _refuse_options(
     if dry_run and tier == SITE:
         raise UsageError(f"bench {SITE} trains nothing; it takes no --dry-run")
     form = " --dry-run" if dry_run and tier != BEAT else ""
-    if not studied and tier != SITE and tier != BEAT:
+    if tier in _TAKES:
+        taken = ("dry_run",) if form else _TAKES[tier]
+    else:
         form = form or (" --from" if sources else " --list" if listing else "")
         taken = _TAKES[f"tier{form}"]
-    else:
-        taken = ("dry_run",) if form else _TAKES["study" if studied else tier]
     if unused := given(*(name for name in _OPTIONS if name not in taken)):
         raise UsageError(f"bench {tier}{form} takes no {unused}")
 
@@ -126,7 +121,7 @@ def _dry_run(
     from robustfl.scenarios.protocol import protocol
 
     planned = (
-        (Scenario.load(f"bench/{tier}"),) if tier in (*STUDIES, HELDOUT)
+        (Scenario.load(f"bench/{tier}"),) if tier == STUDY
         else planned_scenarios(protocol().tier(tier), wanted=wanted, settings=settings, plugins=plugins)
     )  # fmt: skip
     found = {scenario.name: print_plan(scenario, options, out=out, form=form) for scenario in planned}
@@ -323,53 +318,37 @@ def _write_site(boards: Sequence[tuple[Measured, Path | None]], page: Path, left
         if found.board.autobyz is None:
             raise UsageError(f"{file}: {_NO_PAGES}")
     shown = [Shown(found, file) for found, file in boards]
-    tiers = {name: tier.title for name, tier in protocol().tiers.items()}
-    return write_benchmark(shown, page, tiers=tiers, about=_about, left_out=left_out)
+    newest = protocol()
+    tiers = {name: tier.title for name, tier in newest.tiers.items()}
+    return write_benchmark(shown, page, version=newest.version, tiers=tiers, left_out=left_out)
 
 
-def _about(kind: str, name: str) -> About | None:
-    """What a method's class says of it; None for one that is not installed here."""
-    from robustfl.cli.facts import facts_of, prose
-    from robustfl.registry import lookup
-    from robustfl.reports.benchmark.method import About
-
-    try:
-        entry = lookup(kind, name)
-    except UsageError:
-        return None
-    known = facts_of(entry)
-    listed = {"version": str(known.version), "paper": known.facts.get("paper", "–")}
-    if entry.origin:
-        listed["plug-in"] = entry.origin
-    else:
-        listed["parameters, laws"] = f"[all about it](../../methods.md#{kind}-{name})"
-    return About(prose(known.doc), entry.cls.paper, listed)
-
-
-def _studied(name: str, source: Path | None, run: Any) -> Study:
-    """The data of a study, after what is missing of it has run; or of a file."""
+def _studied(source: Path | None, run: Any) -> Study:
+    """The data of the study, after what is missing of it has run; or of a file."""
     from robustfl.reports.benchmark.study import read_study, study_of
     from robustfl.reports.store import Store
     from robustfl.scenarios import Scenario
 
     if source is not None:
         return read_study(source)
-    scenario = Scenario.load(f"bench/{name}")
-    results = run(scenario)
+    results = run(Scenario.load(f"bench/{STUDY}"))
     records = [r for r in Store(results.folder).load().results if r.key in results.keys]
     return study_of(records)
 
 
-def study(name: str, found: Study, *, page: Path | None, form: str) -> int:
-    """Write the page of the study behind a version of AutoByz; 1 if the data say another choice."""
+def study(found: Study, *, page: Path | None, form: str) -> int:
+    """Write the page of the study behind the newest AutoByz, with its data; 1 if the data say another choice."""
     from robustfl.autobyz import ensemble_of
     from robustfl.reports.benchmark.study import about
     from robustfl.reports.benchmark.study_page import study_page
+    from robustfl.reports.store import write_atomic
 
-    of = about(name)
+    of = about()
     ensemble = ensemble_of(of.version)
     choice = found.choose(of.required, of.limit)
-    written = _write_study(page, name, found, study_page(found, choice, ensemble, of))
+    written = [] if page is None else [page / f"{STUDY}.csv", page / f"{STUDY}.md"]
+    for file, text in zip(written, (found.to_csv(), study_page(found, choice, ensemble, of, STUDY)), strict=False):
+        write_atomic(file, text)
     same = sorted(choice.members) == sorted(m.label for m in ensemble.members)
     if form == "json":
         as_json({
@@ -382,43 +361,3 @@ def study(name: str, found: Study, *, page: Path | None, form: str) -> int:
         for file in written:
             say(f"  {file}")
     return 0 if same else 1
-
-
-def heldout(name: str, found: Study, *, page: Path | None, form: str) -> int:
-    """Write the page of contestants that AutoByz was not chosen by; tell how many of their worst cases it attains."""
-    from robustfl.autobyz import ensemble_of, ensembles
-    from robustfl.reports.benchmark.study import about
-    from robustfl.reports.benchmark.study_page import heldout_page
-
-    ensemble = ensemble_of(about(name).version)
-    shown = (ensemble.version, *about(name).later)
-    by_version = {v: found.held([m.label for m in ensembles()[v].members]) for v in shown}
-    held = by_version[ensemble.version]
-    later = {version: one for version, one in by_version.items() if version != ensemble.version}
-    written = _write_study(page, name, found, heldout_page(found, held, later))
-    if form == "json":
-        missed = [{"contestant": who, "by": gap} for who, gap in held.missed]
-        as_json({
-            "version": ensemble.version, "covered": held.covered, "contestants": held.total, "missed": missed,
-            "later": {version: one.covered for version, one in later.items()}, "written": [str(f) for f in written],
-        })  # fmt: skip
-    else:
-        for version, one in by_version.items():
-            say(f"AutoByz version {version} attains the worst case of {one.covered} of {one.total} contestants.")
-        for who, gap in held.missed:
-            say(f"  missed by version {ensemble.version}: {' · '.join(who)}, by {100 * gap:.1f} points")
-        for file in written:
-            say(f"  {file}")
-    return 0
-
-
-def _write_study(page: Path | None, name: str, found: Study, text: str) -> list[Path]:
-    """The data and the page of a study, where a folder is named for them."""
-    from robustfl.reports.store import write_atomic
-
-    if page is None:
-        return []
-    written = [page / f"{name}.csv", page / f"{name}.md"]
-    write_atomic(written[0], found.to_csv())
-    write_atomic(written[1], text)
-    return written

@@ -23,7 +23,7 @@ KINDS = (
 )  # fmt: skip
 
 
-BENCHMARKS = ("d", "d-fedavg", "d-all", "m", "c", "p", "study-3", "study", "study-1", "heldout", "beat", "site")
+BENCHMARKS = ("d", "d-fedavg", "d-all", "m", "c", "p", "study-3", "beat", "site")
 TEMPLATES = (
     "attack", "defense", "stateful-defense", "norm", "evasion", "algorithm", "objective", "model", "dataset",
     "partition",
