@@ -139,13 +139,12 @@ def with_figures(page: Page, folder: Path, forms: Sequence[str] = ("png", "pdf")
     from dataclasses import replace
 
     from robustfl.reports.figures.writing import picture, titled
-    from robustfl.reports.reproduction.plots import drawings
     from robustfl.reports.store import write_atomic
 
     entries = []
     for entry in page.entries:
         names = []
-        for title, figure in titled(drawings(entry.item, entry.evidence)):
+        for title, figure in titled(entry.paper.drawings(entry.item, entry.evidence)):
             for form in forms:
                 names.append(f"{entry.paper.name}-{title}.{form}")
                 write_atomic(folder / names[-1], picture(figure, form))
@@ -163,15 +162,15 @@ def _write_board(page: Any, path: Path) -> Path:
 
 
 def _print(page: Any, files: Sequence[Path], form: str) -> None:
-    from robustfl.reports.reproduction.page import HEAD, rows_of, to_json
+    from robustfl.reports.reproduction.page import HEAD, to_json
 
     if form == "json":
         say(to_json(page), nl=False)
         return
     screen = console()
     for entry in page.ordered:
-        rows = [list(cells) for _, cells in rows_of(entry)]
-        if rows:
+        if entry.findings:
+            rows = list(map(list, entry.rows))
             screen.print(table(list(HEAD), rows, title=f"{entry.name}: {entry.item.title}"))
         else:
             screen.print(f"{entry.name}: {entry.item.title}", markup=False)
