@@ -59,7 +59,7 @@ KINDS = {
         "there is no finished cell", heatmaps, board=True, metric=True,
     ),
     "breakdown": Kind(
-        "Worst-case accuracy, mean over seeds; a divergence counts as zero",
+        "Worst-case accuracy, mean over seeds and its interval, or the range of fewer than five; ✕: diverged",
         "only one value of f and one γ or α were run; make one of them an axis",
         breakdown_figures, board=True, native=True, metric=True,
     ),
@@ -107,7 +107,7 @@ def plot(
 
     Several figures become ``x-1.pdf``, ``x-2.pdf``. ``metric`` keeps one metric, ``where`` cells with these labels
     (``"alie"`` matches every ``alie(...)``). ``width`` is that of a ``column`` or a ``page`` of a paper, 3.4 or 7
-    inches; ``lines`` the label whose values the panels of curves overlay: ``defense``, ``norm`` or ``objective``.
+    inches; ``lines`` the label whose values the panels of curves overlay (``curves.LINES``).
     ``on_problem`` is told of every file that is not counted, ``on_caption`` a sentence to print below the figures.
     Returns the files. Raises ``UsageError`` if there is
     nothing to draw, saying what the records lack, ``StoreError`` if none of the files can be read.
