@@ -14,7 +14,7 @@ from ..store import sweep_leftovers, write_atomic
 from ..tables import latex_escape as tex
 from ..tables import markdown_escape as md
 from ..tables import markdown_table
-from .protocols import SCALES, Item, Paper, ScaleName, Statement
+from .protocols import SCALES, Item, Paper, ScaleName, Statement, in_print
 from .verdicts import ORDER, Evidence, Finding, Side
 
 HEAD = ("Claim", "The paper's number", "Measured", "Verdict")
@@ -53,7 +53,7 @@ class Entry:
 
     def published(self, statement: Statement) -> str:
         """The paper's numbers for both sides of a statement."""
-        found = [self.paper.find(p, self.item.id).text for p in statement.published]
+        found = [in_print(self.paper.find(p, self.item.id)) for p in statement.published]
         return " / ".join(found) or "in words or drawn"
 
     @property

@@ -9,7 +9,6 @@ import pkgutil
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -39,46 +38,32 @@ def _text(name: str, file: str) -> str:
     return files(packages()[name]).joinpath(name, file).read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One published number: where it stands, what it is of, and how the paper says it is spread.
+Claim = Mapping[str, str]
+"""A published number: ``item`` (the table or figure) ``place row column metric value spread seeds note``, as printed.
 
-    ``item`` is the table or figure (``"table1"``), ``place`` the paper's own word for it; ``value`` and ``spread`` are
-    as printed (``spread`` empty where none is); ``seeds`` how many runs stand behind it (empty: the paper is silent).
-    """
-
-    item: str
-    place: str
-    row: str
-    column: str
-    metric: str
-    value: str
-    spread: str
-    seeds: str
-    note: str
-
-    @property
-    def number(self) -> float | None:
-        """The value as a number, accuracies in percent; None where the paper gives words."""
-        try:
-            found = float(self.value)
-        except ValueError:
-            return None
-        return 100 * found if self.metric == "test accuracy" else found
-
-    @property
-    def text(self) -> str:
-        """The value as a page shows it."""
-        if self.number is None:
-            return self.value
-        shown = f"{self.number:.1f}" if self.metric == "test accuracy" else self.value
-        return f"{shown} ± {self.spread}" if self.spread else shown
+``spread`` is empty where none is, ``seeds`` (how many runs stand behind it) where the paper is silent.
+"""
 
 
 @cache
 def claims(paper: str) -> tuple[Claim, ...]:
     """All published numbers of a paper, in the order of its tables. Raises ``UsageError`` for an unknown paper."""
-    return tuple(Claim(**row) for row in csv.DictReader(_text(paper, "claims.csv").splitlines()))
+    return tuple(csv.DictReader(_text(paper, "claims.csv").splitlines()))
+
+
+def in_print(claim: Claim) -> str:
+    """A published number as a page shows it: fractions in percent, a spread beside its value.
+
+    >>> in_print({"metric": "test accuracy", "value": "0.771", "spread": "0.3"})
+    '77.1 ± 0.3'
+    """
+    shown = claim["value"]
+    try:
+        number = float(shown)
+    except ValueError:  # words
+        return shown
+    shown = f"{100 * number:.1f}" if claim["metric"] == "test accuracy" else shown
+    return f"{shown} ± {claim['spread']}" if claim["spread"] else shown
 
 
 Scalar = str | int | float | bool
@@ -115,15 +100,6 @@ class Scale(Part):
     seconds: float = Field(0.0, ge=0)
 
 
-class Published(Part):
-    """Where the paper's own number for a side of a statement stands in the claims."""
-
-    row: str
-    column: str = ""
-    metric: str = ""
-    item: str = ""
-
-
 class Statement(Part):
     """A claim as a statement that a run can refute, with a tolerance fixed before running.
 
@@ -138,6 +114,7 @@ class Statement(Part):
     of the round ``selected`` on validation data (the last round of a cell without a tail or a selection).
     ``scale`` says at which scale the statement holds; both where it is empty.
 
+    ``published`` says where the paper's own numbers for both sides stand: some fields of a claim each.
     ``compute`` names a function that counts the number from ``arguments``, in place of runs. ``not_comparable`` says
     why ours and the paper's number cannot be held against each other. ``tried`` says what was tried to explain a
     contradiction.
@@ -157,7 +134,7 @@ class Statement(Part):
     at_most: float | None = None
     within: float | None = Field(None, ge=0)
     value: float = 0.0
-    published: tuple[Published, ...] = ()
+    published: tuple[Claim, ...] = ()
     compute: str = ""
     arguments: Mapping[str, Scalar | tuple[int, ...]] = Field(default_factory=dict)
     not_comparable: str = ""
@@ -242,13 +219,12 @@ class Paper(Part):
     citation: str
     items: tuple[Item, ...]
 
-    def find(self, published: Published, item: str) -> Claim:
-        """The published number a statement points to. Raises ``UsageError`` where there is none."""
-        asked = {"row": published.row, "column": published.column, "metric": published.metric}
-        asked = {name: text for name, text in asked.items() if text} | {"item": published.item or item}
-        found = [c for c in claims(self.name) if all(getattr(c, name) == text for name, text in asked.items())]
+    def find(self, published: Claim, item: str) -> Claim:
+        """The published number that a statement about ``item`` points to. Raises ``UsageError`` where there is none."""
+        asked = {"item": item, **published}
+        found = [claim for claim in claims(self.name) if asked.items() <= claim.items()]
         if len(found) != 1:
-            raise UsageError(f"{self.name}/{item}: {published!r} names {len(found)} published numbers, not one")
+            raise UsageError(f"{self.name}/{item}: {dict(published)} names {len(found)} published numbers, not one")
         return found[0]
 
     def compute(self, statement: Statement) -> float:

@@ -31,7 +31,7 @@ from robustfl.reports.reproduction import (
     papers,
 )
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
-from robustfl.reports.reproduction.protocols import SCALES, Paper, Run, Scale, packages, paper
+from robustfl.reports.reproduction.protocols import SCALES, Paper, Run, Scale, in_print, packages, paper
 from robustfl.reports.reproduction.verdicts import Planned, best_group, interval, matches, number
 from robustfl.reports.store import Store
 from robustfl.reproductions.drawings import Plot, apart, drawings
@@ -88,15 +88,17 @@ def test_all_published_numbers_are_there() -> None:
 
 
 def test_a_fraction_is_shown_in_percent_and_a_spread_beside_its_value() -> None:
-    thesis = next(c for c in claims("wsm") if c.row == "FedAvg" and "lr=0.7" in c.column)
-    assert (thesis.number, thesis.text) == (pytest.approx(77.1), "77.1")
-    table1 = next(c for c in claims("fedtan") if c.item == "table1" and c.row == "FedTAN" and "non-iid" in c.column)
-    assert (table1.text, table1.seeds) == ("87.66 ± 0.43", "5")
+    thesis = next(c for c in claims("wsm") if c["row"] == "FedAvg" and "lr=0.7" in c["column"])
+    table1 = next(
+        c for c in claims("fedtan") if (c["item"], c["row"]) == ("table1", "FedTAN") and "non-iid" in c["column"]
+    )
+    words = next(c for c in claims("fbn") if c["value"] == "separable")
+    assert [in_print(c) for c in (thesis, table1, words)] == ["77.1", "87.66 ± 0.43", "separable"]
 
 
 @pytest.mark.parametrize("name", packages())
 def test_every_table_and_figure_with_a_published_number_has_its_protocol(name: str) -> None:
-    assert {c.item for c in claims(name)} <= {item.id for item in paper(name).items}
+    assert {c["item"] for c in claims(name)} <= {item.id for item in paper(name).items}
 
 
 def test_statements_point_to_one_published_number_each() -> None:
