@@ -146,12 +146,13 @@ def run_missing(
 class Listed:
     """One line of ``reproduce --list``: ``words`` says what it needs, ``lacking`` which data are not here."""
 
-    paper: Paper
-    item: Item
+    name: str
+    title: str
     scale: ScaleName
     cells: int
     done: int
     seconds: float | None
+    statements: int
     words: str
     lacking: str = ""
 
@@ -162,16 +163,18 @@ def listed(
     """Every table and figure with its state, and the time that is left on this machine with one worker."""
     ratio, found = pace() / REFERENCE_SECONDS, list[Listed]()
     for paper, item in chosen:
-        at = item.at(scale)
-        if at is None:
-            computed = any(s.compute for s in item.statements_at(scale))
-            words = item.missing or ("computed, nothing to run" if computed else _only_elsewhere(item, scale))
-            found.append(Listed(paper, item, scale, 0, 0, 0.0 if computed else None, words))
-            continue
-        evidence = gather(at, out=out, root=root)
+        at, statements = item.at(scale), item.statements_at(scale)
+        evidence = Evidence() if at is None else gather(at, out=out, root=root)
         cells, done = len(evidence.planned), len(evidence.ran)
-        seconds = (cells - done) * at.seconds * ratio if at.seconds or done == cells else None
-        found.append(Listed(paper, item, scale, cells, done, seconds, at.needs, evidence.lacking))
+        if at is None:
+            computed = any(s.compute for s in statements)
+            seconds = 0.0 if computed else None
+            words = item.missing or ("computed, nothing to run" if computed else _only_elsewhere(item, scale))
+        else:
+            seconds = (cells - done) * at.seconds * ratio if at.seconds or done == cells else None
+            words = at.needs
+        name = f"{paper.name}/{item.id}"
+        found.append(Listed(name, item.title, scale, cells, done, seconds, len(statements), words, evidence.lacking))
     return found
 
 

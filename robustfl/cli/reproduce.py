@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,21 +106,15 @@ def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str 
 
     found = listed(chosen, scale, out=out, root=root)
     if form == "json":
-        as_json(
-            [
-                {"name": f"{x.paper.name}/{x.item.id}", "title": x.item.title, "scale": x.scale, "cells": x.cells,
-                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements_at(scale)),
-                 "words": x.lacking or x.words}
-                for x in found
-            ]
-        )  # fmt: skip
+        facts = [asdict(replace(line, words=line.lacking or line.words)) for line in found]
+        as_json([{name: value for name, value in each.items() if name != "lacking"} for each in facts])
         return 0
-    lacking = list(dict.fromkeys(x.lacking for x in found if x.lacking))
+    lacking = list(dict.fromkeys(line.lacking for line in found if line.lacking))
     rows = [
-        [f"{x.paper.name}/{x.item.id}", x.item.title, len(x.item.statements_at(scale)) or "–",
-         f"{x.done} of {x.cells}" if x.cells else "–", _time(x.seconds),
-         f"data, see ({lacking.index(x.lacking) + 1})" if x.lacking else x.words]
-        for x in found
+        [line.name, line.title, line.statements or "–", f"{line.done} of {line.cells}" if line.cells else "–",
+         "–" if line.seconds is None else seconds(line.seconds) if line.seconds else "none",
+         f"data, see ({lacking.index(line.lacking) + 1})" if line.lacking else line.words]
+        for line in found
     ]  # fmt: skip
     head = ["table or figure", "what it shows", "claims", "cells run", "time left", "needs"]
     console().print(table(head, rows, title=f"Scale {scale!r}; times for one worker on this machine"))
@@ -128,16 +123,8 @@ def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str 
     return 0
 
 
-def _time(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return seconds(value) if value else "none"
-
-
 def with_figures(page: Page, folder: Path, forms: Sequence[str] = ("png", "pdf")) -> Page:
     """The page with every plot drawn into ``folder``, in these forms."""
-    from dataclasses import replace
-
     from robustfl.reports.figures.writing import picture, titled
     from robustfl.reports.store import write_atomic
 

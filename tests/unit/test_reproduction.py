@@ -595,8 +595,8 @@ def test_a_board_keeps_the_forgetting_that_statements_read() -> None:
 
 
 def test_the_list_says_what_a_table_without_a_reduced_protocol_needs() -> None:
-    words = {x.item.id: x.words for x in listed(find_items("fedtan"), "reduced", out="nowhere")}
-    assert words["figure13"] == "only at the paper scale: a GPU and DomainNet's ten classes"
+    words = {x.name: x.words for x in listed(find_items("fedtan"), "reduced", out="nowhere")}
+    assert words["fedtan/figure13"] == "only at the paper scale: a GPU and DomainNet's ten classes"
 
 
 # --- stored cells of something else -----------------------------------------------------------------------------------
