@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pandas as pd
 
 from robustfl.autobyz import TITLE
 
-from .board import Board, Row, Section, metric_title
+from .board import Board, Section, metric_title
 from .grouping import NO_ATTACK
 from .moderated_t import MIN_PAIRS, Array, pair_p_values
 from .table_cell import CONFIDENCE, TableCell, acts
@@ -63,7 +63,11 @@ class _Pairs:
     n: Array
     p: Array
     adjusted: Array
-    tested: np.ndarray[Any, np.dtype[np.bool_]]
+
+    @property
+    def apart(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """True where two rows can be told apart."""
+        return self.adjusted <= LEVEL
 
 
 def compare(section: Section) -> Comparisons:
@@ -77,20 +81,31 @@ def compare(section: Section) -> Comparisons:
     if len(found.rows) < 2:
         words = "Fewer than two rows have a worst case, so there is nothing to compare."
         return Comparisons((), (), left_out, words)
-    results = tuple(
-        Comparison(
-            row=i,
-            labels=section.rows[i].labels,
-            n=int(found.n[0, k]),
-            difference=float(-found.difference[0, k]),
-            p=float(found.p[0, k]) if found.tested[0, k] else None,
-            adjusted=float(found.adjusted[0, k]) if found.tested[0, k] else None,
-        )
-        for k, i in enumerate(found.rows)
-        if k
-    )
-    first = section.rows[found.rows[0]].labels
-    return Comparisons(first, results, left_out, _verdict(results))
+    results = []
+    for k, i in enumerate(found.rows[1:], 1):
+        n, tested = int(found.n[0, k]), found.n[0, k] >= MIN_PAIRS
+        p, adjusted = (float(found.p[0, k]), float(found.adjusted[0, k])) if tested else (None, None)
+        results.append(Comparison(i, section.rows[i].labels, n, float(-found.difference[0, k]), p, adjusted))
+    return Comparisons(section.rows[found.rows[0]].labels, tuple(results), left_out, _verdict(results))
+
+
+def _verdict(results: Sequence[Comparison]) -> str:
+    n = min(r.n for r in results)
+    if n < MIN_PAIRS:
+        have = "One seed or none" if n < 2 else f"{n} seeds"
+        return f"{have} in common: too few to tell rows apart; {MIN_PAIRS} may, five or more should."
+    significant = sum(r.significant for r in results)
+    seeds = span([r.n for r in results])
+    ahead = sum(r.significant and r.difference > 0 for r in results)
+    lead = f"{ahead} of them is" if ahead == 1 else f"{ahead} of them are"
+    more = f" {lead} ahead on the seeds that both have: each is ranked by its own." if ahead else ""
+    return f"{significant} of {len(results)} rows can be told apart from the first (n = {seeds} seeds).{more}"
+
+
+def words_below(section: Section) -> str:
+    """The claims a table allows, as a line below it; empty where there is nothing to compare."""
+    found = compare(section)
+    return found.verdict if found.results else ""
 
 
 def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
@@ -103,52 +118,35 @@ def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
     found = _pairs(section)
     count, last = len(found.rows), sum(row.rank is not None for row in section.rows)
     ranges: list[tuple[int, int] | None] = [(count + 1, last) if row.rank is not None else None for row in section.rows]
-    apart = found.adjusted <= LEVEL
-    for k, i in enumerate(found.rows):
-        better = int((apart[k] & (found.difference[k] < 0)).sum())
-        worse = int((apart[k] & (found.difference[k] > 0)).sum())
+    better = (found.apart & (found.difference < 0)).sum(1)
+    worse = (found.apart & (found.difference > 0)).sum(1)
+    for i, above, below in zip(found.rows, better.tolist(), worse.tolist(), strict=True):
         rank = section.rows[i].rank or 1
-        ranges[i] = min(1 + better, rank), max(count - worse, rank)
+        ranges[i] = min(1 + above, rank), max(count - below, rank)
     return ranges
-
-
-def _pairs(section: Section) -> _Pairs:
-    rows = tuple(i for i, row in enumerate(section.rows) if row.worst.exact)
-    table = _table([section.rows[i] for i in rows])
-    samples = min((s for i in rows if (s := section.rows[i].worst.samples)), default=None)
-    apart = table[:, None] - table  # over the seeds that both have
-    shared = ~np.isnan(apart)
-    difference = np.where(shared, apart, 0.0).sum(-1) / np.maximum(shared.sum(-1), 1)
-    p, n = pair_p_values(table, samples)
-    tested = n >= MIN_PAIRS
-    p = np.where(tested, p, 1.0)
-    adjusted = np.ones_like(p)
-    upper = np.triu_indices(len(rows), 1)
-    adjusted[upper] = holm(p[upper])
-    adjusted.T[upper] = adjusted[upper]
-    return _Pairs(rows, difference, n, p, adjusted, tested)
-
-
-def _table(rows: Sequence[Row]) -> Array:
-    """The worst cases ``[rows seeds]``; NaN where a row has no value for a seed."""
-    return pd.DataFrame([dict(row.worst.values) for row in rows]).to_numpy(dtype=np.float64)
 
 
 def alike(section: Section) -> dict[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """For every row with a worst case, by its labels, the others that the test of the ranks does not tell from it."""
     found = _pairs(section)
     names = [section.rows[i].labels for i in found.rows]
-    apart = found.adjusted <= LEVEL
     return {
-        name: tuple(other for m, other in enumerate(names) if m != k and not apart[k][m])
-        for k, name in enumerate(names)
+        name: tuple(other for other, apart in zip(names, line, strict=True) if other != name and not apart)
+        for name, line in zip(names, found.apart, strict=True)
     }
 
 
-def words_below(section: Section) -> str:
-    """The claims a table allows, as a line below it; empty where there is nothing to compare."""
-    found = compare(section)
-    return found.verdict if found.results else ""
+def _pairs(section: Section) -> _Pairs:
+    rows = tuple(i for i, row in enumerate(section.rows) if row.worst.exact)
+    worst = [section.rows[i].worst for i in rows]
+    table = pd.DataFrame([dict(place.values) for place in worst]).to_numpy(dtype=np.float64)  # [rows seeds], some NaN
+    apart = table[:, None] - table  # over the seeds that both have
+    shared = ~np.isnan(apart)
+    difference = np.where(shared, apart, 0.0).sum(-1) / np.maximum(shared.sum(-1), 1)
+    p, n = pair_p_values(table, min((place.samples for place in worst if place.samples), default=None))
+    adjusted, upper = np.ones_like(p), np.triu_indices(len(rows), 1)
+    adjusted[upper] = adjusted.T[upper] = holm(p[upper])
+    return _Pairs(rows, difference, n, p, adjusted)
 
 
 def holm(p: Sequence[float] | Array) -> list[float]:
@@ -163,19 +161,6 @@ def holm(p: Sequence[float] | Array) -> list[float]:
     adjusted = np.empty_like(values)
     adjusted[order] = np.maximum.accumulate(stepped) if len(values) else stepped
     return [float(v) for v in adjusted]
-
-
-def _verdict(results: Sequence[Comparison]) -> str:
-    n = min(r.n for r in results)
-    if n < MIN_PAIRS:
-        have = "One seed or none" if n < 2 else f"{n} seeds"
-        return f"{have} in common: too few to tell rows apart; {MIN_PAIRS} may, five or more should."
-    significant = sum(r.significant for r in results)
-    seeds = span([r.n for r in results])
-    ahead = sum(r.significant and r.difference > 0 for r in results)
-    lead = f"{ahead} of them is" if ahead == 1 else f"{ahead} of them are"
-    more = f" {lead} ahead on the seeds that both have: each is ranked by its own." if ahead else ""
-    return f"{significant} of {len(results)} rows can be told apart from the first (n = {seeds} seeds).{more}"
 
 
 def span(counts: Collection[int]) -> str:
@@ -240,7 +225,14 @@ def rank_over_scenarios(board: Board, metric: str) -> Ranking:
     }
     whole = {name: known for name, known in values.items() if len(known) == len(scenarios)}
     seeds = min((len(e.values) for name in whole for e in places[name].values() if e.values), default=0)
-    return _tested(metric, whole, scenarios, tuple(name for name in places if name not in whole), seeds)
+    left_out = tuple(name for name in places if name not in whole)
+    k, n = len(whole), len(scenarios)
+    if k < 3 or n < 2:
+        words = f"Friedman's test needs three contestants and two scenarios that all have; there are {k} and {n}."
+        return Ranking(metric, left_out=left_out, verdict=words)
+    found = _tested(metric, whole, scenarios, seeds)
+    words = f" Left out for lack of a number somewhere: {len(left_out)}." if left_out else ""
+    return replace(found, left_out=left_out, verdict=_friedman_words(found) + words)
 
 
 def _value(place: TableCell) -> float | None:
@@ -248,44 +240,20 @@ def _value(place: TableCell) -> float | None:
 
 
 def _tested(
-    metric: str,
-    values: Mapping[tuple[str, ...], Sequence[float]],
-    scenarios: tuple[str, ...],
-    left_out: tuple[tuple[str, ...], ...],
-    seeds: int,
+    metric: str, values: Mapping[tuple[str, ...], Sequence[float]], scenarios: tuple[str, ...], seeds: int
 ) -> Ranking:
     from scipy import stats
 
-    k, n = len(values), len(scenarios)
-    if k < 3 or n < 2:
-        words = f"Friedman's test needs three contestants and two scenarios that all have; there are {k} and {n}."
-        return Ranking(metric, left_out=left_out, verdict=words)
     table = np.array(list(values.values())).round(9)
     ranks = stats.rankdata(-table, axis=0).mean(axis=1)
-    if np.ptp(table, axis=0).max() == 0:
-        statistic, p = 0.0, 1.0
-    else:
-        statistic, p = (float(v) for v in stats.friedmanchisquare(*table))
-    critical, too_few = critical_difference(k, n), _too_few(n, seeds)
-    return Ranking(
-        metric=metric,
-        names=tuple(values),
-        mean_ranks=tuple(float(r) for r in ranks),
-        scenarios=scenarios,
-        statistic=statistic,
-        p=p,
-        critical=critical,
-        left_out=left_out,
-        verdict=_friedman_words(metric, k, n, statistic, p, critical, len(left_out), too_few),
-        too_few=too_few,
-    )
-
-
-def _too_few(scenarios: int, seeds: int) -> str:
-    """Why nothing can be claimed; empty if something can. The luck of one seed is that of all its scenarios."""
-    if scenarios < MIN_SCENARIOS:
-        return f"too few scenarios, since the test's approximation needs at least {MIN_SCENARIOS}"
-    return f"too few seeds, since {seeds} may be luck in all scenarios" if seeds < MIN_PAIRS else ""
+    statistic, p = (0.0, 1.0) if np.ptp(table, axis=0).max() == 0 else map(float, stats.friedmanchisquare(*table))
+    too_few = ""
+    if len(scenarios) < MIN_SCENARIOS:
+        too_few = f"too few scenarios, since the test's approximation needs at least {MIN_SCENARIOS}"
+    elif seeds < MIN_PAIRS:  # the luck of one seed is that of all its scenarios
+        too_few = f"too few seeds, since {seeds} may be luck in all scenarios"
+    critical = critical_difference(len(values), len(scenarios))
+    return Ranking(metric, tuple(values), tuple(map(float, ranks)), scenarios, statistic, p, critical, too_few=too_few)
 
 
 def critical_difference(contestants: int, scenarios: int) -> float:
@@ -300,18 +268,17 @@ def critical_difference(contestants: int, scenarios: int) -> float:
     return q * math.sqrt(contestants * (contestants + 1) / (6 * scenarios))
 
 
-def _friedman_words(
-    metric: str, k: int, n: int, statistic: float, p: float, critical: float, left_out: int, too_few: str
-) -> str:
-    words = (
-        f"Friedman's test on {metric_title(metric)} of {k} contestants over {n} scenarios (tasks × attacks, mean over "
-        f"seeds): χ² = {statistic:.3g}, p = {p:.3g}. "
-    )
-    if too_few:
-        words += f"Nothing can be claimed: {too_few}. "
-    elif p > LEVEL:
-        words += "No difference between contestants can be claimed. "
+def _friedman_words(found: Ranking) -> str:
+    assert found.p is not None
+    if found.too_few:
+        claim = f"Nothing can be claimed: {found.too_few}."
+    elif found.p > LEVEL:
+        claim = "No difference between contestants can be claimed."
     else:
-        words += f"Contestants differ; two of them do where their mean ranks differ by more than {critical:.2f}. "
-    words += "Scenarios that share data are not independent, so this is an overview, not a proof."
-    return words + (f" Left out for lack of a number somewhere: {left_out}." if left_out else "")
+        claim = f"Contestants differ; two of them do where their mean ranks differ by more than {found.critical:.2f}."
+    return (
+        f"Friedman's test on {metric_title(found.metric)} of {len(found.names)} contestants over "
+        f"{len(found.scenarios)} scenarios (tasks × attacks, mean over seeds): χ² = {found.statistic:.3g}, "
+        f"p = {found.p:.3g}. {claim} "
+        "Scenarios that share data are not independent, so this is an overview, not a proof."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 
 from .board import OVERALL, Board, Row, hardest, metric_title, row_name
@@ -63,26 +64,28 @@ def front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
     return tuple(reversed(kept))
 
 
+Line = Sequence[tuple[float, TableCell]]
+"""Worst cases that are known, numbers and divergences, from the lowest ``f``, γ or α to the highest."""
+
+
 @dataclass(frozen=True)
 class Breakdown:
-    """Worst-case accuracy in percent against ``f`` or heterogeneity: a line per setting of everything else."""
+    """Worst-case accuracy against ``f`` or heterogeneity: a named line per setting of everything else, best first.
+
+    Best is the mean of a line, in which a divergence counts as zero. ``single`` is the number of contestants that are
+    known at one place alone, and have no line.
+    """
 
     metric: str
     against: str
-    lines: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+    lines: tuple[tuple[str, Line], ...]
     single: int = 0
-    """Contestants that have a number at one place alone, and no line."""
 
     @property
     def label(self) -> str:
         """The words of the axis, with the end at which clients are alike."""
         words = {"f": "Byzantine clients f", "γ": "γ (1: clients alike)", "α": "Dirichlet α (large: clients alike)"}
         return words[self.against]
-
-
-def best_first(found: Breakdown) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
-    """The lines, those highest on average first."""
-    return sorted(found.lines, key=lambda line: (-fmean(y for _, y in line[1]), line[0]))
 
 
 def breakdowns(board: Board, labels: tuple[str, ...] | None = None) -> list[Breakdown]:
@@ -94,37 +97,29 @@ def breakdowns(board: Board, labels: tuple[str, ...] | None = None) -> list[Brea
     for metric in board.metrics:
         rows = [(s.task, r) for s in board.tasks if s.metric == metric for r in s.rows if labels in (None, r.labels)]
         for against, lines in (*_along(board, rows, "f"), *_along(board, rows, "partition")):
-            kept = tuple((n, tuple(sorted(p))) for n, p in sorted(lines.items()) if len(p) > 1)
+            kept = [(name, sorted(line, key=itemgetter(0))) for name, line in lines.items() if len(line) > 1]
+            kept.sort(key=lambda line: (-fmean(place.mean or 0.0 for _, place in line[1]), line[0]))
             if kept:
-                found.append(Breakdown(metric, against, kept, len(lines) - len(kept)))
+                found.append(Breakdown(metric, against, tuple(kept), len(lines) - len(kept)))
     return found
 
 
-Lines = dict[str, list[tuple[float, float]]]
-
-
-def _along(board: Board, rows: Sequence[tuple[tuple[str, ...], Row]], axis: str) -> list[tuple[str, Lines]]:
+def _along(
+    board: Board, rows: Sequence[tuple[tuple[str, ...], Row]], axis: str
+) -> list[tuple[str, dict[str, list[tuple[float, TableCell]]]]]:
     """The lines over one axis of the tasks, by what they are drawn against: ``f``, ``γ`` or ``α``."""
     if axis not in board.task_names:
         return []
     at = board.task_names.index(axis)
     told = board.task_names.index("f_declared") if axis == "f" and "f_declared" in board.task_names else at
-    by_letter: dict[str, Lines] = defaultdict(lambda: defaultdict(list))
+    by_letter: dict[str, dict[str, list[tuple[float, TableCell]]]] = defaultdict(lambda: defaultdict(list))
     for task, row in rows:
         place = ("f", float(task[at])) if axis == "f" else heterogeneity(task[at])
-        value = _percent(row.worst)
-        if place is None or value is None:
+        if place is None or not (row.worst.exact or row.worst.count("diverged")):
             continue
         # a defense that is told f has it as a second axis of the same value
         kept = [i for i in range(len(task)) if i != at and not (i == told and task[told] == task[at])]
         rest = row_name([board.task_names[i] for i in kept], [task[i] for i in kept])
         name = " · ".join(filter(None, [row_name(board.label_names, row.labels), rest]))
-        by_letter[place[0]][name].append((place[1], value))
+        by_letter[place[0]][name].append((place[1], row.worst))
     return sorted(by_letter.items())
-
-
-def _percent(place: TableCell) -> float | None:
-    """The worst case in percent, unless it is a bound; a divergence is an accuracy of zero: nothing was learned."""
-    if place.count("diverged"):
-        return 0.0
-    return 100 * place.mean if place.exact and place.mean is not None else None

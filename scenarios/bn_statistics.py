@@ -17,68 +17,35 @@ from .cell import Cell
 
 
 def bn_statistics(cell: Cell, built: Built, state: State, local: LocalModels | None) -> dict[str, Any] | None:
-    """Where the clients' means and variances of the last round lie, as a few numbers a record can carry.
+    """Where the clients' means and variances of the last round lie, as a few numbers a record can carry (``picture``).
 
     The rows are the clients' own statistics where these are private, else what honest participants report. With
-    branches every client has a row per branch; an ST user has an adversarial one only if it is propagated to. Keys:
-    ``points`` (two coordinates per row), ``shares`` (of the variance, per coordinate), ``clients``, ``branches`` and
-    ``groups`` (domain and ``AT`` or ``ST``) per row, ``entries`` per row. ``None`` if fewer than three clients have
-    finite statistics, or all have the same.
+    branches every client has a row per branch; an ST user has an adversarial one only if it is propagated to. Groups
+    are domain and ``AT`` or ``ST``. ``None`` if fewer than three clients have finite statistics, or all have the same.
     """
-    found = _statistics(built, state, local)
-    if found is None:
-        return None
-    clients, statistics = found
-    told: list[tuple[int, str, str]] = []
-    rows = []
-    branches = list(dict.fromkeys(layer.branch for layer in built.experiment.layout.layers))
-    for branch in branches:
-        columns = built.experiment.layout.branch_mask(branch).to(statistics.device)
-        for k, row in zip(clients, statistics, strict=True):
-            if branch == ADVERSARIAL and not _adversarial(built, k):
-                continue
-            told.append((k, branch, _group(cell, built, k)))
-            rows.append(row[columns])
-    if len(clients) < 3 or len({len(r) for r in rows}) != 1:
-        return None
-    return picture(torch.stack(rows), told)
-
-
-def picture(rows: Tensor, told: Sequence[tuple[int, str, str]]) -> dict[str, Any] | None:
-    """``rows [r s]`` in two principal components, with client, branch and group of each, or None (``components``)."""
-    placed = components(rows)
-    if placed is None:
-        return None
-    points, shares = placed
-    return {
-        "points": [[short(v) for v in p] for p in points.tolist()],
-        "shares": [short(v) for v in shares.tolist()],
-        "clients": [k for k, _, _ in told],
-        "branches": [b for _, b, _ in told],
-        "groups": [g for _, _, g in told],
-        "entries": rows.shape[1],
-    }
-
-
-def _statistics(built: Built, state: State, local: LocalModels | None) -> tuple[list[int], Tensor] | None:
-    e = built.experiment
+    e, last = built.experiment, built.experiment.settings.end - 1
     if not e.layout.s:
         return None
     if state.personal is not None and e.privacy.statistics:
-        own = state.personal.statistics.clone()
+        statistics = state.personal.statistics.clone()
+        clients = list(range(len(statistics)))
         if e.propagate is not None:
-            propagate_statistics(e, own, state.round, state.attack, tested=True)
-        return list(range(len(own))), own
-    last = e.settings.end - 1
-    if local is None or not e.norm.sends_statistics or e.norm.frozen(last, e.settings.rounds):
+            propagate_statistics(e, statistics, state.round, state.attack, tested=True)
+    elif local is not None and e.norm.sends_statistics and not e.norm.frozen(last, e.settings.rounds):
+        clients, statistics = list(local.clients), local.statistics
+    else:
         return None
-    return list(local.clients), local.statistics
-
-
-def _adversarial(built: Built, client: int) -> bool:
-    """True if the client has an adversarial branch of its own making, or one that is propagated to it."""
-    e = built.experiment
-    return not e.adversarial or client in e.adversarial or e.propagate is not None
+    told, rows = list[tuple[int, str, str]](), list[Tensor]()
+    for branch in dict.fromkeys(layer.branch for layer in e.layout.layers):
+        columns = e.layout.branch_mask(branch).to(statistics.device)
+        for k, row in zip(clients, statistics, strict=True):
+            # an adversarial branch is of the client's own making, or propagated to it
+            if branch != ADVERSARIAL or not e.adversarial or k in e.adversarial or e.propagate is not None:
+                told.append((k, branch, _group(cell, built, k)))
+                rows.append(row[columns])
+    if len(clients) < 3 or len({len(r) for r in rows}) != 1:
+        return None
+    return picture(torch.stack(rows), told)
 
 
 def _group(cell: Cell, built: Built, client: int) -> str:
@@ -87,6 +54,23 @@ def _group(cell: Cell, built: Built, client: int) -> str:
     role = [("AT" if client in e.adversarial else "ST")] if e.adversarial else []
     byzantine = ["Byzantine"] if client in e.settings.byzantine() else []
     return " · ".join([*domain, *role, *byzantine])
+
+
+def picture(rows: Tensor, told: Sequence[tuple[int, str, str]]) -> dict[str, Any] | None:
+    """``rows [r s]`` in two principal components, with client, branch and group of each, or None (``components``).
+
+    Keys: ``points`` (two coordinates per row), ``shares`` (of the variance, per coordinate), ``clients``, ``branches``
+    and ``groups`` per row, ``entries`` per row. Numbers have six digits: more would only make records longer.
+    """
+    placed = components(rows)
+    if placed is None:
+        return None
+    x, y, shares = ([float(f"{v:.6g}") for v in numbers.tolist()] for numbers in (*placed[0].T, placed[1]))
+    clients, branches, groups = map(list, zip(*told, strict=True))
+    return {
+        "points": [*map(list, zip(x, y, strict=True))], "shares": shares, "clients": clients, "branches": branches,
+        "groups": groups, "entries": rows.shape[1],
+    }  # fmt: skip
 
 
 def components(rows: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -110,8 +94,3 @@ def components(rows: Tensor) -> tuple[Tensor, Tensor] | None:
     largest = points.abs().argmax(dim=0)
     signs = torch.where(points[largest, torch.arange(2)] < 0, -1.0, 1.0)
     return points * signs + 0.0, squares / total
-
-
-def short(value: float) -> float:
-    """Six digits: more would only make records longer."""
-    return float(f"{value:.6g}")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from robustfl.errors import DataMissing, UsageError
 from robustfl.records import CellResult
-from robustfl.reports.reproduction import Entry, Evidence, Finding, Item, Paper, Scale, Statement, find_items, judge
-from robustfl.reports.reproduction.protocols import SCALES, Run, ScaleName
+from robustfl.reports.reproduction import Entry, Evidence, Item, Paper, Run, Scale, find_items, judge
+from robustfl.reports.reproduction.protocols import SCALES, ScaleName
 from robustfl.reports.reproduction.verdicts import Planned
 from robustfl.reports.store import Store
 from robustfl.torch_settings import standard_settings
 
-from .arithmetic import compute, trace
 from .cell import Cell
 from .expand import expand, fingerprints, labels, refusal
 from .grid import Results
@@ -26,56 +25,36 @@ from .spec import Scenario
 
 REFERENCE_SECONDS = 0.55
 """What ``pace`` measures on the machine whose seconds the protocols state."""
+Keys = Mapping[Cell, Sequence[str]]
+"""The cells of a scenario that are not refused with the keys each may have, that of the data here first."""
 
 
-@dataclass(frozen=True)
-class Listed:
-    """One line of ``reproduce --list``: ``words`` says what it needs, ``lacking`` which data are not here."""
-
-    paper: Paper
-    item: Item
-    scale: ScaleName
-    cells: int
-    done: int
-    seconds: float | None
-    words: str
-    lacking: str = ""
+def scale_of(text: str) -> ScaleName:
+    """The scale that a text names. Raises ``UsageError``."""
+    if text not in SCALES:
+        raise UsageError(f"scale={text!r} must be {' or '.join(map(repr, SCALES))}")
+    return text
 
 
-def scenarios_of(scale: Scale) -> list[Scenario]:
-    """The scenarios a protocol runs."""
-    return [Scenario.load(run.preset, settings=run.settings) for run in scale.runs]
+def scenario_of(run: Run) -> Scenario:
+    """The scenario that a protocol runs."""
+    return Scenario.load(run.preset, settings=run.settings)
 
 
 def entry(
-    paper: Paper,
-    item: Item,
-    scale: ScaleName,
-    *,
-    out: str | Path = "runs",
-    root: str | Path | None = None,
-    records: Iterable[CellResult] | None = None,
-) -> Entry:
+    paper: Paper, item: Item, scale: ScaleName, *,
+    out: str | Path = "runs", root: str | Path | None = None, records: Iterable[CellResult] | None = None,
+) -> Entry:  # fmt: skip
     """The measured part of a table or figure, judged; from the stores under ``out`` or from ``records``."""
     chosen = item.at(scale)
-    evidence = Evidence((), {}) if chosen is None else gather(chosen, out=out, root=root, records=records)
-    computed = tuple(trace(plot.compute, plot.arguments) if plot.compute else None for plot in item.plots)
-    evidence = replace(evidence, computed=computed)
-    return Entry(paper, item, scale, evidence, findings(item.statements_at(scale), evidence))
-
-
-def findings(statements: Sequence[Statement], evidence: Evidence) -> tuple[Finding, ...]:
-    """The verdicts, with arithmetic where a statement asks for it."""
-    return judge(statements, evidence, lambda s: compute(s.compute, s.arguments))
+    evidence = Evidence() if chosen is None else gather(chosen, out=out, root=root, records=records)
+    return Entry(paper, item, scale, evidence, judge(item.statements_at(scale), evidence, paper.compute))
 
 
 def gather(
-    scale: Scale,
-    *,
-    out: str | Path = "runs",
-    root: str | Path | None = None,
-    records: Iterable[CellResult] | None = None,
-) -> Evidence:
+    scale: Scale, *,
+    out: str | Path = "runs", root: str | Path | None = None, records: Iterable[CellResult] | None = None,
+) -> Evidence:  # fmt: skip
     """The cells of a protocol with their records, those of its own store or of the stores beside it.
 
     A record counts if its key is that of a cell as this installation would run it: the data's fingerprint may come from
@@ -83,108 +62,55 @@ def gather(
     """
     given = None if records is None else list(records)
     planned, found, stale, lacking = list[Planned](), dict[str, CellResult](), set[str](), ""
-    for run, scenario in zip(scale.runs, scenarios_of(scale), strict=True):
-        cells, own = _possible(scenario), Store(Path(out) / scenario.name)
+    for run in scale.runs:
+        scenario = scenario_of(run)
+        own = Store(Path(out) / scenario.name)
         stored = given if given is not None else list(own.load().results)
-        keys, missing = _keys(cells, stored, root, local=given is None)
+        keys, missing = _keys(scenario, stored, root, local=given is None)
         lacking = lacking or missing
         if given is None:
             stored += _beside(own, keys)
         by_key = {record.key: record for record in stored}
-        for cell in cells:
-            key = next((k for k in keys[cell] if k in by_key), keys[cell][0] if keys[cell] else "")
+        for cell, options in keys.items():
+            key = next((k for k in options if k in by_key), options[0] if options else "")
             planned.append(Planned(labels(cell), key))
-            if key in by_key:
-                found[key] = by_key[key]
-        asked = _all_of(keys)
-        unasked = [r for r in stored if r.key not in asked and r.scenario == scenario.name]
+            found |= {key: by_key[key]} if key in by_key else {}
+        unasked = [r for r in stored if r.key not in _all_of(keys) and r.scenario == scenario.name]
         stale |= _stale(run, unasked, root, local=given is None) if unasked else set()
-    seconds = sum(record.timing.seconds for record in found.values())
-    return Evidence(tuple(planned), found, len(stale), lacking, seconds)
+    return Evidence(tuple(planned), found, len(stale), lacking)
 
 
 def _stale(run: Run, unasked: Sequence[CellResult], root: str | Path | None, *, local: bool) -> set[str]:
     """The keys of records that neither the whole preset asks for, of which a table may show a part, nor a run of it."""
     whole = Run(preset=run.preset, settings=tuple(s for s in run.settings if s.startswith("scale=")))
     scales = [at for _, item in find_items(None) for at in map(item.at, SCALES) if at is not None]
-    asking = dict.fromkeys([whole, *(other for at in scales for other in at.runs if other.preset == run.preset)])
     left = {record.key for record in unasked}
-    for each in asking:
-        scenario = Scenario.load(each.preset, settings=each.settings)
-        left -= _all_of(_keys(_possible(scenario), unasked, root, local=local)[0])
+    for each in dict.fromkeys([whole, *(other for at in scales for other in at.runs if other.preset == run.preset)]):
+        left -= _all_of(_keys(scenario_of(each), unasked, root, local=local)[0])
     return left
 
 
-def _possible(scenario: Scenario) -> list[Cell]:
-    """The cells that are not refused."""
-    return [cell for cell in expand(scenario) if refusal(cell) is None]
-
-
-def _all_of(keys: Mapping[Cell, Iterable[str]]) -> set[str]:
-    return {key for options in keys.values() for key in options}
-
-
 def _keys(
-    cells: Sequence[Cell], stored: Sequence[CellResult], root: str | Path | None, *, local: bool
-) -> tuple[Mapping[Cell, list[str]], str]:
-    """The keys each cell may have, that of the data here first, and why there is none."""
+    scenario: Scenario, stored: Sequence[CellResult], root: str | Path | None, *, local: bool
+) -> tuple[Keys, str]:
+    """The keys of a scenario, and why its data give none."""
+    cells = [cell for cell in expand(scenario) if refusal(cell) is None]
     known, lacking = dict[Cell, str](), ""
     if local:
         try:
-            known = fingerprints(list(cells), root, download=False)
+            known = fingerprints(cells, root, download=False)
         except DataMissing as error:
             lacking = str(error)
-    seen = {str(record.cell.get("data")) for record in stored} - {"None"}
-    prints = {cell: [known[cell]] if cell in known else sorted(seen) for cell in cells}
+    seen = sorted({str(record.cell.get("data")) for record in stored} - {"None"})
+    prints = {cell: [known[cell]] if cell in known else seen for cell in cells}
     return {cell: [ResolvedCell.of(cell, of).key for of in prints[cell]] for cell in prints}, lacking
 
 
-def listed(
-    chosen: Sequence[tuple[Paper, Item]], scale: ScaleName, *, out: str | Path = "runs", root: str | Path | None = None
-) -> list[Listed]:
-    """Every table and figure with its state, and the time that is left on this machine with one worker."""
-    ratio = pace() / REFERENCE_SECONDS
-    return [_listed(paper, item, scale, ratio, out, root) for paper, item in chosen]
+def _all_of(keys: Keys) -> set[str]:
+    return {key for options in keys.values() for key in options}
 
 
-def _listed(
-    paper: Paper, item: Item, scale: ScaleName, ratio: float, out: str | Path, root: str | Path | None
-) -> Listed:
-    at = item.at(scale)
-    if at is None:
-        computed = any(s.compute for s in item.statements_at(scale))
-        words = item.missing or ("computed, nothing to run" if computed else _only_elsewhere(item, scale))
-        return Listed(paper, item, scale, 0, 0, 0.0 if computed else None, words)
-    found = gather(at, out=out, root=root)
-    left = len(found.planned) - found.done
-    seconds = left * at.seconds * ratio if at.seconds or not left else None
-    return Listed(paper, item, scale, len(found.planned), found.done, seconds, at.needs, found.lacking)
-
-
-def _only_elsewhere(item: Item, scale: ScaleName) -> str:
-    """Why a table or figure without a protocol at this scale has none."""
-    other = next((s for s in SCALES if item.at(s)), None)
-    if other is None:
-        return f"no {scale} protocol"
-    needs = getattr(item.at(other), "needs", "")
-    return f"only at the {other} scale" + (f": {needs}" if needs else "")
-
-
-def pace() -> float:
-    """Seconds of a fixed piece of work on one thread here, to scale the protocols' times with: the least of three."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn((64, 16, 32, 32), generator=generator)
-    kernel = torch.randn((32, 16, 3, 3), generator=generator, requires_grad=True)
-
-    def work() -> None:
-        torch.nn.functional.conv2d(images, kernel, padding=1).sum().backward()  # type: ignore[no-untyped-call]
-
-    with standard_settings():
-        torch.set_num_threads(1)
-        return min(timeit.repeat(work, number=20, repeat=3))
-
-
-def _beside(own: Store, keys: Mapping[Cell, Iterable[str]]) -> list[CellResult]:
+def _beside(own: Store, keys: Keys) -> list[CellResult]:
     """The records that the stores beside a store have of cells that it lacks: equal keys are equal cells."""
     asked = _all_of(keys)
     missing, found = asked - own.done(asked), dict[str, CellResult]()
@@ -203,10 +129,9 @@ def run_missing(
     A scenario that lacks its data is named, and the others go on.
     """
     failed = False
-    for scenario in scenarios_of(scale):
+    for scenario in map(scenario_of, scale.runs):
         own = Store(Path(out) / scenario.name)
-        keys, _ = _keys(_possible(scenario), (), root, local=True)
-        copied = [own.commit(record) for record in _beside(own, keys)]
+        copied = [own.commit(record) for record in _beside(own, _keys(scenario, (), root, local=True)[0])]
         if copied:
             on_note(f"{scenario.name}: {len(copied)} cells were in other stores under {out}")
         try:
@@ -217,8 +142,60 @@ def run_missing(
     return failed
 
 
-def scale_of(text: str) -> ScaleName:
-    """The scale that a text names. Raises ``UsageError``."""
-    if text not in SCALES:
-        raise UsageError(f"scale={text!r} must be {' or '.join(map(repr, SCALES))}")
-    return text
+@dataclass(frozen=True)
+class Listed:
+    """One line of ``reproduce --list``: ``words`` says what it needs, ``lacking`` which data are not here."""
+
+    name: str
+    title: str
+    scale: ScaleName
+    cells: int
+    done: int
+    seconds: float | None
+    statements: int
+    words: str
+    lacking: str = ""
+
+
+def listed(
+    chosen: Sequence[tuple[Paper, Item]], scale: ScaleName, *, out: str | Path = "runs", root: str | Path | None = None
+) -> list[Listed]:
+    """Every table and figure with its state, and the time that is left on this machine with one worker."""
+    ratio, found = pace() / REFERENCE_SECONDS, list[Listed]()
+    for paper, item in chosen:
+        at, statements = item.at(scale), item.statements_at(scale)
+        evidence = Evidence() if at is None else gather(at, out=out, root=root)
+        cells, done = len(evidence.planned), len(evidence.ran)
+        if at is None:
+            computed = any(s.compute for s in statements)
+            seconds = 0.0 if computed else None
+            words = item.missing or ("computed, nothing to run" if computed else _only_elsewhere(item, scale))
+        else:
+            seconds = (cells - done) * at.seconds * ratio if at.seconds or done == cells else None
+            words = at.needs
+        name = f"{paper.name}/{item.id}"
+        found.append(Listed(name, item.title, scale, cells, done, seconds, len(statements), words, evidence.lacking))
+    return found
+
+
+def _only_elsewhere(item: Item, scale: ScaleName) -> str:
+    """Why a table or figure without a protocol at this scale has none."""
+    for name in SCALES:
+        other = item.at(name)
+        if other is not None:
+            return f"only at the {name} scale" + (f": {other.needs}" if other.needs else "")
+    return f"no {scale} protocol"
+
+
+def pace() -> float:
+    """Seconds of a fixed piece of work on one thread here, to scale the protocols' times with: the least of three."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn((64, 16, 32, 32), generator=generator)
+    kernel = torch.randn((32, 16, 3, 3), generator=generator, requires_grad=True)
+
+    def work() -> None:
+        torch.nn.functional.conv2d(images, kernel, padding=1).sum().backward()  # type: ignore[no-untyped-call]
+
+    with standard_settings():
+        torch.set_num_threads(1)
+        return min(timeit.repeat(work, number=20, repeat=3))

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PRODUCT = ("robustfl", "attacks", "defenses", "reports", "scenarios")
+PRODUCT = ("robustfl", "attacks", "defenses", "reports", "reproductions", "scenarios")
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ KINDS = {
         "there is no finished cell", heatmaps, board=True, metric=True,
     ),
     "breakdown": Kind(
-        "Worst-case accuracy, mean over seeds; a divergence counts as zero",
+        "Worst-case accuracy, mean over seeds and its interval, or the range of fewer than five; ✕: diverged",
         "only one value of f and one γ or α were run; make one of them an axis",
         breakdown_figures, board=True, native=True, metric=True,
     ),
@@ -107,7 +108,7 @@ def plot(
 
     Several figures become ``x-1.pdf``, ``x-2.pdf``. ``metric`` keeps one metric, ``where`` cells with these labels
     (``"alie"`` matches every ``alie(...)``). ``width`` is that of a ``column`` or a ``page`` of a paper, 3.4 or 7
-    inches; ``lines`` the label whose values the panels of curves overlay: ``defense``, ``norm`` or ``objective``.
+    inches; ``lines`` the label whose values the panels of curves overlay (``curves.LINES``).
     ``on_problem`` is told of every file that is not counted, ``on_caption`` a sentence to print below the figures.
     Returns the files. Raises ``UsageError`` if there is
     nothing to draw, saying what the records lack, ``StoreError`` if none of the files can be read.
@@ -120,11 +121,10 @@ def plot(
     loaded = store.current()
     for words in problems_of(store, loaded):
         on_problem(words)
-    results = matching(loaded.results, where or {})
     board = partial(board_of, store, where=where, loaded=loaded)
-    figures = _drawn(kind, _figures(kind, results, board, metric, width, lines))
+    figures = figures_of(loaded.results, kind, metric=metric, where=where, width=width, lines=lines, board=board)
     files = write_numbered(target, [picture(figure, form) for figure in figures])
-    on_caption(caption_of(results, kind, store.description().get("defaults")))
+    on_caption(caption_of(matching(loaded.results, where or {}), kind, store.description().get("defaults")))
     return files
 
 
@@ -169,34 +169,13 @@ def figures_of(
     where: Mapping[str, str] | None = None,
     width: str | None = None,
     lines: str | None = None,
+    board: Callable[[], Board] | None = None,
 ) -> list[Figure]:
-    """The figures of one kind, of records. Raises ``UsageError`` if there is nothing to draw."""
-    chosen = matching(results, where or {})
-    return _drawn(kind, _figures(kind, chosen, partial(_ranked, chosen), metric, width, lines))
+    """The figures of one kind, of records, laid out; ``board`` ranks them where they are of a store.
 
-
-def _ranked(results: Sequence[CellResult], defaults: object = None) -> Board:
-    table, _ = counted(frame(results))
-    return rank_board(table, defaults=defaults if isinstance(defaults, dict) else {})
-
-
-def _drawn(kind: str, figures: Iterable[tuple[str, Figure]]) -> list[Figure]:
-    """The figures, laid out. Raises ``UsageError`` if there are none, saying what the records lack."""
-    found = [figure for _, figure in titled(figures)]
-    if not found:
-        raise UsageError(f"plot {kind}: {KINDS[kind].lacking}")
-    return found
-
-
-def _figures(
-    kind: str,
-    results: Sequence[CellResult],
-    board: Callable[[], Board],
-    metric: str | None,
-    width: str | None,
-    lines: str | None,
-) -> Iterator[tuple[str, Figure]]:
-    it = KINDS[kind]
+    Raises ``UsageError`` if there is nothing to draw, saying what the records lack.
+    """
+    it, chosen = KINDS[kind], matching(results, where or {})
     if width is not None and width not in WIDTHS:
         raise UsageError(f"plot: no width {width!r}; {closest(width, WIDTHS)}")
     if lines is not None and kind != "curves":
@@ -204,13 +183,28 @@ def _figures(
     if metric is not None and not it.metric:
         raise UsageError(f"plot {kind} has no metric to choose")
     if kind == "curves":
-        made = _curves(results, metric, lines or "defense", width)
+        made = _curves(chosen, metric, lines or "defense", width)
+    elif it.board:
+        ranked = _ranked(chosen) if board is None else board()
+        made = it.draw(ranked.select(metric=metric), width or "page" if it.native else width)
     else:
-        made = it.draw(board().select(metric=metric) if it.board else results, width or "page" if it.native else width)
+        made = it.draw(chosen, width or "page" if it.native else width)
+    found = [figure for _, figure in titled(_fitting(kind, made, width))]
+    if not found:
+        raise UsageError(f"plot {kind}: {it.lacking}")
+    return found
+
+
+def _ranked(results: Sequence[CellResult], defaults: object = None) -> Board:
+    table, _ = counted(frame(results))
+    return rank_board(table, defaults=defaults if isinstance(defaults, dict) else {})
+
+
+def _fitting(kind: str, made: Iterable[tuple[str, Figure]], width: str | None) -> Iterator[tuple[str, Figure]]:
     for count, (title, figure) in enumerate(made, 1):
         if count > MAX_FIGURES:
             raise UsageError(f"plot {kind}: more than {MAX_FIGURES} figures; choose cells with --where LABEL=VALUE")
-        if width is not None and not it.native:
+        if width is not None and not KINDS[kind].native:
             fitted(figure, kind, width)
         yield title, figure
 
@@ -224,9 +218,8 @@ def _curves(
     wanted = ("sa", "ra") if metric is None else (metric.lower(),)
     if not {"sa", "ra"}.issuperset(wanted):
         raise UsageError(f"plot curves: metric {metric!r} must be sa or ra")
-    drawn = False
-    for found in curves(results, wanted, lines=lines, width=width):
-        drawn = True
-        yield found
-    if not drawn and wanted == ("ra",) and any(curves(results, ("sa",))):
+    found = curves(results, wanted, lines=lines, width=width)
+    first = next(found, None)
+    if first is None and wanted == ("ra",) and any(curves(results, ("sa",))):
         raise UsageError("plot curves: no record holds a curve of RA; give the grid evaluate_ra = true and evasions")
+    return chain([] if first is None else [first], found)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..board import Board, metric_title, row_name
 from ..paired import LEVEL, Ranking, rank_over_scenarios
-from ..tradeoff import Breakdown, Pareto, best_first, breakdowns, pareto
+from ..tradeoff import Breakdown, Line, Pareto, breakdowns, pareto
 from .layout import DASHES, MARKERS, WIDTHS, roomy, wrapped
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def breakdown_figures(
 ) -> Iterator[tuple[str, Figure]]:
     """For every metric, and for ``f`` and each measure of heterogeneity that varies, a title and a figure.
 
-    The best lines on average are named; the others are grey. ``labels`` keep the rows with these.
+    The best lines on average are named; the others are grey, without intervals. ``labels`` keep the rows with these.
     """
     for found in breakdowns(board, labels):
         yield f"breakdown {found.metric} {_ASCII.get(found.against, found.against)}", _breakdown_figure(found, width)
@@ -133,25 +134,22 @@ def _breakdown_figure(found: Breakdown, width: str) -> Figure:
 
     column = width == "column"
     letters = 6.5 if column else 8
-    lines = best_first(found)
-    ticks = sorted({x for _, points in lines for x, _ in points})
+    ticks = sorted({x for _, line in found.lines for x, _ in line})
     figure = Figure(figsize=(WIDTHS[width], 2.5 if column else 3.6), layout="constrained")
     axes = figure.subplots()
-    for _, points in lines[_NAMED:]:
-        axes.plot(*zip(*points, strict=True), color="#c8c8c8", linewidth=0.8, zorder=1)
+    for _, line in found.lines[_NAMED:]:
+        axes.plot(*_drawn(line), color="#c8c8c8", linewidth=0.8, zorder=1)
     palette = seaborn.color_palette("colorblind", len(MARKERS))
-    look: dict[str, Any] = {"markersize": 4.5, "markerfacecolor": "white", "markeredgewidth": 1.1, "linewidth": 1.4}
-    for i, (name, points) in enumerate(lines[:_NAMED]):
-        last = points[-1][0]
+    for i, (name, line) in enumerate(found.lines[:_NAMED]):
+        last = line[-1][0]
         label = wrapped((name or "all") + ("" if last == ticks[-1] else f" (to {last:g})"), 24 if column else 34)
-        shape: dict[str, Any] = {"linestyle": DASHES[i % 4], "marker": MARKERS[i]}
-        axes.plot(*zip(*points, strict=True), color=palette[i], label=label, zorder=3, **shape, **look)
-    axes.set_ylim(_limits([y for _, points in lines for _, y in points]))
+        _line(axes, line, label, color=palette[i], linestyle=DASHES[i % 4], marker=MARKERS[i])
+    axes.set_ylim(_limits([100 * place.mean for _, line in found.lines for _, place in line if place.mean is not None]))
     axes.set_xticks(ticks)
     axes.tick_params(labelsize=letters)
     axes.set_xlabel(found.label, fontsize=letters + 1)
     axes.set_ylabel(f"{metric_title(found.metric)}, worst case (%)", fontsize=letters + 1)
-    others = len(lines) - _NAMED
+    others = len(found.lines) - _NAMED
     told = [f"grey: {others} others, lower on average over their own points"] if others > 0 else []
     told += [f"without a line: {found.single} with one point"] if found.single else []
     if told:
@@ -160,9 +158,28 @@ def _breakdown_figure(found: Breakdown, width: str) -> Figure:
     return figure
 
 
+def _drawn(line: Line) -> tuple[list[float], list[float]]:
+    """The numbers of a line in percent; NaN, at which matplotlib breaks it, where training diverged."""
+    return [x for x, _ in line], [math.nan if place.mean is None else 100 * place.mean for _, place in line]
+
+
+def _line(axes: Any, line: Line, label: str, **look: Any) -> None:
+    """A named line with bars from end to end of the interval, or of the seeds; a cross at zero for a divergence."""
+    xs, ys = _drawn(line)
+    axes.plot(xs, ys, label=label, zorder=3, markersize=4.5, markerfacecolor="white", markeredgewidth=1.1,
+              linewidth=1.4, **look)  # fmt: skip
+    for x, place in line:
+        ends = place.interval or place.seeds
+        if ends is not None:
+            axes.plot([x, x], [100 * end for end in ends], color=look["color"], alpha=0.35, linewidth=3, zorder=2,
+                      solid_capstyle="butt")  # fmt: skip
+        if place.mean is None:
+            axes.plot([x], [0.0], color=look["color"], marker="X", markersize=6, markeredgecolor="white", zorder=4)
+
+
 def _limits(values: Sequence[float]) -> tuple[float, float]:
     """From zero to just above the highest value: accuracies are compared with zero, not with each other alone."""
-    return -2.0, min(102.0, max(20.0, max(values) * 1.06 + 1))
+    return -2.0, min(102.0, max(20.0, max(values, default=0.0) * 1.06 + 1))
 
 
 MAX_NAMES = 40

@@ -1,13 +1,17 @@
-"""The papers' numbers as ``reports/claims`` holds them, and the protocols of their tables and figures."""
+"""Published numbers and protocols of papers, read from the packages behind ``robustfl.reproductions``."""
 
 from __future__ import annotations
 
 import csv
+import importlib
+import math
+import pkgutil
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.metadata import entry_points
+from importlib.resources import files
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -17,59 +21,49 @@ from robustfl.records import Record
 
 from ..validation import first_fault
 
-FOLDER = Path(__file__).parent.parent / "claims"
-PAPERS = ("fbn", "wsm", "fedrbn", "hbn", "fedtan", "bucketing")
-FIELDS = ("item", "place", "row", "column", "metric", "value", "spread", "seeds", "note")
+GROUP = "robustfl.reproductions"
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One published number: where it stands, what it is of, and how the paper says it is spread.
-
-    ``item`` is the table or figure (``"table1"``), ``place`` the paper's own word for it; ``value`` and ``spread`` are
-    as printed (``spread`` empty where none is); ``seeds`` how many runs stand behind it (empty: the paper is silent).
-    """
-
-    item: str
-    place: str
-    row: str
-    column: str
-    metric: str
-    value: str
-    spread: str
-    seeds: str
-    note: str
-
-    @property
-    def number(self) -> float | None:
-        """The value as a number, accuracies in percent; None where the paper gives words."""
-        try:
-            found = float(self.value)
-        except ValueError:
-            return None
-        return 100 * found if self.metric == "test accuracy" else found
-
-    @property
-    def text(self) -> str:
-        """The value as a page shows it."""
-        if self.number is None:
-            return self.value
-        shown = f"{self.number:.1f}" if self.metric == "test accuracy" else self.value
-        return f"{shown} ± {self.spread}" if self.spread else shown
+@cache
+def packages() -> dict[str, str]:
+    """The package in which the folder of every known paper lies."""
+    return {name: point.value for point in entry_points(group=GROUP) for name in point.load().PAPERS}
 
 
-def file_of(paper: str, suffix: str) -> Path:
-    """The file of a paper's claims or protocols. Raises ``UsageError`` for an unknown paper."""
-    if paper not in PAPERS:
-        raise UsageError(f"no paper {paper!r}; {closest(paper, PAPERS)}")
-    return FOLDER / f"{paper}.{suffix}"
+@cache
+def _text(name: str, file: str) -> str:
+    """The text of a file of a paper's folder. Raises ``UsageError`` for an unknown paper."""
+    if name not in packages():
+        raise UsageError(f"no paper {name!r}; {closest(name, packages())}")
+    return files(packages()[name]).joinpath(name, file).read_text(encoding="utf-8")
+
+
+Claim = Mapping[str, str]
+"""A published number: ``item`` (the table or figure) ``place row column metric value spread seeds note``, as printed.
+
+``spread`` is empty where none is, ``seeds`` (how many runs stand behind it) where the paper is silent.
+"""
 
 
 @cache
 def claims(paper: str) -> tuple[Claim, ...]:
     """All published numbers of a paper, in the order of its tables. Raises ``UsageError`` for an unknown paper."""
-    with file_of(paper, "csv").open(encoding="utf-8", newline="") as file:
-        return tuple(Claim(**{name: row[name] for name in FIELDS}) for row in csv.DictReader(file))
+    return tuple(csv.DictReader(_text(paper, "claims.csv").splitlines()))
+
+
+def in_print(claim: Claim) -> str:
+    """A published number as a page shows it: fractions in percent, a spread beside its value.
+
+    >>> in_print({"metric": "test accuracy", "value": "0.771", "spread": "0.3"})
+    '77.1 ± 0.3'
+    """
+    shown = claim["value"]
+    try:
+        number = float(shown)
+    except ValueError:  # words
+        return shown
+    shown = f"{100 * number:.1f}" if claim["metric"] == "test accuracy" else shown
+    return f"{shown} ± {claim['spread']}" if claim["spread"] else shown
 
 
 Scalar = str | int | float | bool
@@ -78,20 +72,20 @@ ScaleName = Literal["paper", "reduced"]
 SCALES: tuple[ScaleName, ...] = ("paper", "reduced")
 
 
-class _Part(Record):
+class Part(Record):
     """A part of a protocol's file, in which lists stand for tuples."""
 
     model_config = ConfigDict(strict=False)
 
 
-class Run(_Part):
+class Run(Part):
     """One scenario to run: a preset with settings as ``--set`` takes them."""
 
     preset: str
     settings: tuple[str, ...] = ()
 
 
-class Scale(_Part):
+class Scale(Part):
     """The runs at one scale.
 
     ``reduced`` says what is smaller than in the paper and ``why`` the claim should survive it. ``needs`` names what a
@@ -106,22 +100,13 @@ class Scale(_Part):
     seconds: float = Field(0.0, ge=0)
 
 
-class Published(_Part):
-    """Where the paper's own number for a side of a statement stands in the claims."""
-
-    row: str
-    column: str = ""
-    metric: str = ""
-    item: str = ""
-
-
-class Statement(_Part):
+class Statement(Part):
     """A claim as a statement that a run can refute, with a tolerance fixed before running.
 
     ``left`` and ``right`` select cells by their labels (a list allows several values), ``where`` both; the statement is
     about ``left - right``, or about ``left`` alone where there is no ``right``, paired by seed. ``best`` names labels
     over which each side takes its best value, as papers do that tune. Exactly one of ``at_least``, ``at_most`` and
-    ``within`` (the absolute value) says what must hold: percentage points for accuracies, the metric's unit otherwise.
+    ``within`` (of ``value``) says what must hold: percentage points for accuracies, the metric's unit otherwise.
 
     ``metric`` is a number of a record: ``sa``, ``loss``, ``ra_worst``, ``ra:pgd`` (the evasion attack whose text begins
     so), ``group:<name>:<metric>`` or ``certificate:<name>``; ``right_metric`` is the right side's where it is another.
@@ -129,8 +114,10 @@ class Statement(_Part):
     of the round ``selected`` on validation data (the last round of a cell without a tail or a selection).
     ``scale`` says at which scale the statement holds; both where it is empty.
 
-    ``compute`` names arithmetic in place of runs, with ``arguments``. ``not_comparable`` says why ours and the paper's
-    number cannot be held against each other. ``tried`` says what was tried to explain a contradiction.
+    ``published`` says where the paper's own numbers for both sides stand: some fields of a claim each.
+    ``compute`` names a function that counts the number from ``arguments``, in place of runs. ``not_comparable`` says
+    why ours and the paper's number cannot be held against each other. ``tried`` says what was tried to explain a
+    contradiction.
     """
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -147,7 +134,7 @@ class Statement(_Part):
     at_most: float | None = None
     within: float | None = Field(None, ge=0)
     value: float = 0.0
-    published: tuple[Published, ...] = ()
+    published: tuple[Claim, ...] = ()
     compute: str = ""
     arguments: Mapping[str, Scalar | tuple[int, ...]] = Field(default_factory=dict)
     not_comparable: str = ""
@@ -167,10 +154,8 @@ class Statement(_Part):
     @property
     def percent(self) -> bool:
         """True if the metric is an accuracy or a loss of accuracy, shown in percent."""
-        if self.compute:
-            return False
-        whole = self.metric in ("sa", "ra_worst", "asr")
-        return whole or self.metric.startswith(("ra:", "group:", "certificate:forgetting."))
+        accuracies = ("ra:", "group:", "certificate:forgetting.")
+        return not self.compute and (self.metric in ("sa", "ra_worst", "asr") or self.metric.startswith(accuracies))
 
     @property
     def kind(self) -> str:
@@ -178,6 +163,16 @@ class Statement(_Part):
         kind, _, rest = self.metric.partition(":")
         robust = kind in ("ra", "ra_worst") or (kind == "group" and not rest.endswith(":sa"))
         return "ra" if robust else "sa" if kind == "group" else kind
+
+    @property
+    def allowed(self) -> tuple[float, float]:
+        """The lowest and the highest number that satisfy it."""
+        if self.within is not None:
+            return self.value - self.within, self.value + self.within
+        return (
+            -math.inf if self.at_least is None else self.at_least,
+            math.inf if self.at_most is None else self.at_most,
+        )
 
     @property
     def bound(self) -> str:
@@ -193,34 +188,11 @@ class Statement(_Part):
         return "" if self.within is None else f"|{what}| ≤ {self.within:g}{unit}"
 
 
-class Plot(_Part):
-    """A drawing with the paper's axes: ``lines`` over rounds in one panel per ``panels``, or ``bars`` over ``x``.
-
-    ``points`` and ``paths`` show what ``compute`` makes of ``arguments`` instead of cells.
-    """
-
-    kind: Literal["curves", "bars", "lines", "points", "paths"] = "curves"
-    compute: str = ""
-    arguments: Mapping[str, Any] = Field(default_factory=dict)
-    y: str = ""
-    panels: str = ""
-    lines: str = "norm"
-    x: str = "round"
-    metric: str = "sa"
-    statistic: Literal["final", "best", "tail", "selected"] = "final"
-    where: Selector = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Plot:
-        if (self.kind in ("points", "paths")) != bool(self.compute):
-            raise ValueError("a plot of kind points or paths computes, and no other does")
-        return self
-
-
-class Item(_Part):
+class Item(Part):
     """One table or figure: its title, how it is run at each scale, and its statements.
 
-    ``missing`` says what robustfl cannot express of it, or why nothing is run, in place of runs.
+    ``plots`` are for the ``drawings`` of the paper's package. ``missing`` says what robustfl cannot express of it, or
+    why nothing is run, in place of runs.
     """
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9.]*$")
@@ -228,7 +200,7 @@ class Item(_Part):
     paper: Scale | None = None
     reduced: Scale | None = None
     statements: tuple[Statement, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    plots: tuple[Mapping[str, Any], ...] = ()
     missing: str = ""
 
     def statements_at(self, scale: ScaleName) -> tuple[Statement, ...]:
@@ -240,67 +212,58 @@ class Item(_Part):
         return self.paper if scale == "paper" else self.reduced
 
 
-class Paper(_Part):
+class Paper(Part):
     """One paper with all its tables and figures."""
 
     name: str
     citation: str
     items: tuple[Item, ...]
 
-    def claims(self, item: str) -> tuple[Claim, ...]:
-        """The published numbers of one table or figure."""
-        return tuple(c for c in claims(self.name) if c.item == item)
-
-    def find(self, published: Published, item: str) -> Claim:
-        """The published number a statement points to. Raises ``UsageError`` where there is none."""
-        found = [
-            c
-            for c in self.claims(published.item or item)
-            if c.row == published.row and published.column in ("", c.column) and published.metric in ("", c.metric)
-        ]
+    def find(self, published: Claim, item: str) -> Claim:
+        """The published number that a statement about ``item`` points to. Raises ``UsageError`` where there is none."""
+        asked = {"item": item, **published}
+        found = [claim for claim in claims(self.name) if asked.items() <= claim.items()]
         if len(found) != 1:
-            raise UsageError(f"{self.name}/{item}: {published!r} names {len(found)} published numbers, not one")
+            raise UsageError(f"{self.name}/{item}: {dict(published)} names {len(found)} published numbers, not one")
         return found[0]
+
+    def compute(self, statement: Statement) -> float:
+        """The number of a statement that needs no runs."""
+        function = pkgutil.resolve_name(f"{packages()[self.name]}.{statement.compute}")
+        return float(function(**statement.arguments))
+
+    def drawings(self, item: Item, evidence: Any) -> list[tuple[str, Any]]:
+        """A title and a figure for every plot of a table or figure that can be drawn."""
+        drawn: list[tuple[str, Any]] = importlib.import_module(packages()[self.name]).drawings(item, evidence)
+        return drawn
 
 
 @cache
 def paper(name: str) -> Paper:
     """The protocols of one paper. Raises ``UsageError`` for an unknown name and for a file that is wrong."""
-    data = tomllib.loads(file_of(name, "toml").read_text(encoding="utf-8"))
     try:
-        return Paper.model_validate({"name": name, **data})
+        return Paper.model_validate({"name": name, **tomllib.loads(_text(name, "protocol.toml"))})
     except ValidationError as error:
-        raise UsageError(f"reports/claims/{name}.toml: {first_fault(error)}") from None
+        raise UsageError(f"{packages()[name]}: {name}/protocol.toml: {first_fault(error)}") from None
 
 
 def papers() -> tuple[Paper, ...]:
     """All papers with their protocols."""
-    return tuple(paper(name) for name in PAPERS)
+    return tuple(map(paper, packages()))
 
 
 def find_items(target: str | None) -> list[tuple[Paper, Item]]:
-    """The tables and figures that ``"fbn"`` or ``"fbn/figure3"`` names; all without a target.
+    """The tables and figures that ``"fbn"`` or ``"fbn/figure3"`` (``fig3``) names; all without a target.
 
-    >>> [item.id for _, item in find_items("fbn/figure3")]
+    >>> [item.id for _, item in find_items("fbn/fig3")]
     ['figure3']
     """
-    if not target:
-        return [(p, item) for p in papers() for item in p.items]
-    name, _, wanted = target.strip("/").partition("/")
-    chosen = paper(name)
-    if not wanted:
-        return [(chosen, item) for item in chosen.items]
-    wanted = _full(wanted)
-    found = [(chosen, item) for item in chosen.items if item.id == wanted]
+    name, _, short = (target or "").strip("/").partition("/")
+    chosen = [paper(name)] if name else papers()
+    wanted = re.sub(r"^(fig|tab)\.?(?=\d)", lambda found: {"fig": "figure", "tab": "table"}[found[1]], short)
+    found = [(one, item) for one in chosen for item in one.items if wanted in ("", item.id)]
     if not found:
-        ids = [item.id for item in chosen.items]
-        raise UsageError(f"{name} has no table or figure {wanted!r}; {closest(wanted, ids)}")
+        raise UsageError(
+            f"{name} has no table or figure {wanted!r}; {closest(wanted, [i.id for i in chosen[0].items])}"
+        )
     return found
-
-
-def _full(name: str) -> str:
-    """``fig3`` and ``tab1`` are short for ``figure3`` and ``table1``."""
-    for short, long in (("fig", "figure"), ("tab", "table")):
-        if name.startswith(short) and not name.startswith(long):
-            return long + name[len(short) :].lstrip(".")
-    return name

@@ -84,7 +84,7 @@ def papers_of(results: Iterable[CellResult], plugins: tuple[str, ...]) -> dict[s
 @click.option("--save", type=PATH, help="File, .pdf .png or .svg [default: KIND.pdf].")
 @click.option("--metric", help="sa, ra, ... where the figure has one.")
 @click.option("--width", type=click.Choice(["column", "page"]), help="For print: one column (3.4 in) or two (7 in).")
-@click.option("--lines", type=click.Choice(["defense", "norm", "objective"]), help="What the panels of curves overlay.")
+@click.option("--lines", type=click.Choice(["defense", "norm", "objective", "attack"]), help="What curves overlay.")
 @where("Only these cells, e.g. attack=alie.")
 def plot(kind: str, store: Path, *, save: Path | None, **how: Any) -> int:
     """Draw one KIND of figure of STORE into a file; several figures get numbers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,25 +102,20 @@ def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Pa
 
 
 def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:
+    from robustfl.scenarios.progress import duration
     from robustfl.scenarios.reproduce import listed
 
     found = listed(chosen, scale, out=out, root=root)
     if form == "json":
-        as_json(
-            [
-                {"name": f"{x.paper.name}/{x.item.id}", "title": x.item.title, "scale": x.scale, "cells": x.cells,
-                 "done": x.done, "seconds": x.seconds, "statements": len(x.item.statements_at(scale)),
-                 "words": x.lacking or x.words}
-                for x in found
-            ]
-        )  # fmt: skip
+        facts = [asdict(replace(line, words=line.lacking or line.words)) for line in found]
+        as_json([{name: value for name, value in each.items() if name != "lacking"} for each in facts])
         return 0
-    lacking = list(dict.fromkeys(x.lacking for x in found if x.lacking))
+    lacking = list(dict.fromkeys(line.lacking for line in found if line.lacking))
     rows = [
-        [f"{x.paper.name}/{x.item.id}", x.item.title, len(x.item.statements_at(scale)) or "–",
-         f"{x.done} of {x.cells}" if x.cells else "–", _time(x.seconds),
-         f"data, see ({lacking.index(x.lacking) + 1})" if x.lacking else x.words]
-        for x in found
+        [line.name, line.title, line.statements or "–", f"{line.done} of {line.cells}" if line.cells else "–",
+         "–" if line.seconds is None else duration(line.seconds) if line.seconds else "none",
+         f"data, see ({lacking.index(line.lacking) + 1})" if line.lacking else line.words]
+        for line in found
     ]  # fmt: skip
     head = ["table or figure", "what it shows", "claims", "cells run", "time left", "needs"]
     console().print(table(head, rows, title=f"Scale {scale!r}; times for one worker on this machine"))
@@ -128,26 +124,15 @@ def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str 
     return 0
 
 
-def _time(value: float | None) -> str:
-    if value is None:
-        return "–"
-    from robustfl.scenarios.progress import duration
-
-    return duration(value) if value else "none"
-
-
 def with_figures(page: Page, folder: Path, forms: Sequence[str] = ("png", "pdf")) -> Page:
     """The page with every plot drawn into ``folder``, in these forms."""
-    from dataclasses import replace
-
     from robustfl.reports.figures.writing import picture, titled
-    from robustfl.reports.reproduction.plots import drawings
     from robustfl.reports.store import write_atomic
 
     entries = []
     for entry in page.entries:
         names = []
-        for title, figure in titled(drawings(entry.item, entry.evidence)):
+        for title, figure in titled(entry.paper.drawings(entry.item, entry.evidence)):
             for form in forms:
                 names.append(f"{entry.paper.name}-{title}.{form}")
                 write_atomic(folder / names[-1], picture(figure, form))
@@ -165,15 +150,15 @@ def _write_board(page: Any, path: Path) -> Path:
 
 
 def _print(page: Any, files: Sequence[Path], form: str) -> None:
-    from robustfl.reports.reproduction.page import HEAD, rows_of, to_json
+    from robustfl.reports.reproduction.page import HEAD, to_json
 
     if form == "json":
         say(to_json(page), nl=False)
         return
     screen = console()
     for entry in page.ordered:
-        rows = [list(cells) for _, cells in rows_of(entry)]
-        if rows:
+        if entry.findings:
+            rows = list(map(list, entry.rows))
             screen.print(table(list(HEAD), rows, title=f"{entry.name}: {entry.item.title}"))
         else:
             screen.print(f"{entry.name}: {entry.item.title}", markup=False)

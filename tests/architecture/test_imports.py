@@ -16,7 +16,7 @@ from tests.tracked import ROOT, product_modules
 ROOMS = {
     "kernels": 0, "attacks": 1, "defenses": 1, "norms": 1, "algorithms": 1, "objectives": 1, "models": 1, "data": 1,
     "evaluation": 2, "engine": 2, "reports": 2, "testing": 2, "scenarios": 3, "flower": 3,
-    "cli": 4,
+    "cli": 4, "reproductions": 5,
 }  # fmt: skip
 PLUGINS = {name for name, level in ROOMS.items() if level == 1}
 # api.py and __init__.py are the facade: they stand on the plug-ins, and no inner module stands on them.

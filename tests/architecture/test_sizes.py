@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+import pytest
+
 from tests.tracked import ROOT, product_modules, tracked
 
 LONGEST = 50
@@ -36,6 +38,7 @@ def test_the_engines_room_stays_small() -> None:
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2_500
 
 
-def test_benchmarks_stay_few() -> None:
-    lines = sum(len(path.read_bytes().splitlines()) for path in tracked("benchmarks") if path.suffix == ".py")
+@pytest.mark.parametrize("room", ["benchmarks", "reproductions"])
+def test_what_is_not_product_stays_small(room: str) -> None:
+    lines = sum(len(path.read_bytes().splitlines()) for path in tracked(room) if path.suffix == ".py")
     assert 0 < lines <= 1_600

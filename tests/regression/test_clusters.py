@@ -5,7 +5,7 @@ from statistics import fmean
 import pytest
 
 from robustfl.norms import FBN, FixBN, NaiveBN
-from robustfl.scenarios.arithmetic import normalize_clusters
+from robustfl.reproductions.fbn.clusters import normalize_clusters
 
 TABLE = {  # gamma: scheme: (mean over rounds, last round)
     0.0: {"fbn": (0.215, 0.013), "fixbn": (5.20, 8.71), "naive-bn": (1.70, 1.69)},

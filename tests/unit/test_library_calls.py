@@ -24,7 +24,6 @@ from robustfl.reports.published import publish, write_board
 from robustfl.reports.ranking import rank_board
 from robustfl.reports.store import Store
 from robustfl.scenarios import Scenario
-from robustfl.scenarios.arithmetic import compute
 
 SMALL = {"rounds": 2, "clients": 4, "model": "digits-cnn(hidden=8)", "evasions": [], "defense": "median"}
 
@@ -324,7 +323,6 @@ def test_values_of_another_kind_are_misuse(call: Callable[[], Any], words: str) 
         (lambda board: supporters(5, 5), "f=5 attackers of n=5 clients; needs 0 ≤ f < n"),
         (lambda board: Normalize([0.5], [0.5, 0.5]), "must be of one length, std > 0"),
         (lambda board: Normalize([0.5], [0.0]), "must be of one length, std > 0"),
-        (lambda board: compute("parameter", {}), "no arithmetic 'parameter'; did you mean 'parameters'"),
     ],
 )
 def test_a_call_that_names_nothing_says_what_there_is(call: Callable[[Any], Any], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,9 @@ def test_norms_can_be_the_lines_of_a_panel() -> None:
 
 def test_a_caption_is_one_sentence_with_the_settings_of_all_cells() -> None:
     said = caption_of(grid(points=2), "breakdown")
-    assert said.startswith("Worst-case accuracy, mean over seeds; a divergence counts as zero (")
+    assert said.startswith(
+        "Worst-case accuracy, mean over seeds and its interval, or the range of fewer than five; ✕: diverged ("
+    )
     assert "dataset digits" in said
     assert "2 seeds" in said
     assert said.count(". ") == 0
@@ -288,7 +291,7 @@ def test_every_kind_is_a_method_of_plots() -> None:
 # --- breakdown -------------------------------------------------------------------------------------------------------
 
 
-def test_a_breakdown_line_has_the_worst_case_per_f_and_a_divergence_is_zero() -> None:
+def test_a_breakdown_line_has_the_worst_case_per_f_and_a_cross_where_it_diverged() -> None:
     cells = [
         record(f=f, f_declared=f, attack=a, sa=v, ra={})
         for f, attacks in {1: {"sf": 0.8, "foe": 0.6}, 2: {"sf": 0.5, "foe": 0.7}}.items()
@@ -296,10 +299,22 @@ def test_a_breakdown_line_has_the_worst_case_per_f_and_a_divergence_is_zero() ->
     ]
     broken = record(f=3, f_declared=3, attack="sf", status="diverged", reason="x", round=2)
     ((title, figure),) = breakdown_figures(rank_board(frame([*cells, broken])))
-    line = figure.axes[0].lines[0]
+    line, cross = figure.axes[0].lines
     assert title == "breakdown sa f"
     assert [float(x) for x in line.get_xdata()] == [1, 2, 3]
-    assert [round(float(y), 6) for y in line.get_ydata()] == [60.0, 50.0, 0.0]
+    assert [round(float(y), 6) for y in line.get_ydata()[:2]] == [60.0, 50.0]
+    assert math.isnan(line.get_ydata()[2])
+    assert (cross.get_marker(), cross.get_xydata().tolist()) == ("X", [[3.0, 0.0]])
+
+
+@pytest.mark.parametrize(("seeds", "ends"), [(2, (50, 60)), (5, None)])
+def test_a_breakdown_shows_the_interval_or_the_seeds_of_every_number(seeds: int, ends: tuple[int, int] | None) -> None:
+    each = {s: 0.5 + 0.1 * s / (seeds - 1) for s in range(seeds)}
+    cells = [record(f=f, f_declared=f, seed=s, sa=sa, ra={}) for f in (1, 2) for s, sa in each.items()]
+    board = rank_board(frame(cells))
+    ((_, figure),) = breakdown_figures(board)
+    wanted = [ends or tuple(100 * v for v in row.worst.interval or ()) for row in board.rows[1:]]
+    assert [line.get_ydata() for line in figure.axes[0].lines[1:]] == [pytest.approx(pair) for pair in wanted]
 
 
 def test_a_breakdown_line_that_ends_early_says_where() -> None:

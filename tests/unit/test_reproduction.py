@@ -20,7 +20,6 @@ from robustfl.records import CellResult, CurvePoint, Metrics, Timing, plain
 from robustfl.reports.moderated_t import MIN_PAIRS, Prior, prior_of
 from robustfl.reports.published import publish
 from robustfl.reports.reproduction import (
-    PAPERS,
     Entry,
     Evidence,
     Item,
@@ -32,13 +31,14 @@ from robustfl.reports.reproduction import (
     papers,
 )
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
-from robustfl.reports.reproduction.plots import apart, drawings
-from robustfl.reports.reproduction.protocols import SCALES, Paper, Plot, Run, Scale, paper
+from robustfl.reports.reproduction.protocols import SCALES, Paper, Run, Scale, in_print, packages, paper
 from robustfl.reports.reproduction.verdicts import Planned, best_group, interval, matches, number
 from robustfl.reports.store import Store
+from robustfl.reproductions.drawings import Plot, apart, drawings
+from robustfl.reproductions.fbn import clusters
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import expand, fingerprints, key_of, labels, refusal, resolve
-from robustfl.scenarios.reproduce import gather, listed, run_missing, scenarios_of
+from robustfl.scenarios.reproduce import entry, gather, listed, run_missing, scenario_of
 from robustfl.scenarios.spec import Scenario
 
 AHEAD = Statement(id="ahead", says="a is ahead of b", left={"norm": "a"}, right={"norm": "b"}, at_least=5.0)
@@ -76,8 +76,8 @@ def verdict(statement: Statement, found: Evidence) -> str:
 
 
 def test_all_published_numbers_are_there() -> None:
-    assert sum(len(claims(name)) for name in PAPERS) == 787
-    assert {name: len(claims(name)) for name in PAPERS} == {
+    assert sum(len(claims(name)) for name in packages()) == 787
+    assert {name: len(claims(name)) for name in packages()} == {
         "fbn": 20,
         "wsm": 106,
         "fedrbn": 311,
@@ -88,15 +88,17 @@ def test_all_published_numbers_are_there() -> None:
 
 
 def test_a_fraction_is_shown_in_percent_and_a_spread_beside_its_value() -> None:
-    thesis = next(c for c in claims("wsm") if c.row == "FedAvg" and "lr=0.7" in c.column)
-    assert (thesis.number, thesis.text) == (pytest.approx(77.1), "77.1")
-    table1 = next(c for c in claims("fedtan") if c.item == "table1" and c.row == "FedTAN" and "non-iid" in c.column)
-    assert (table1.text, table1.seeds) == ("87.66 ± 0.43", "5")
+    thesis = next(c for c in claims("wsm") if c["row"] == "FedAvg" and "lr=0.7" in c["column"])
+    table1 = next(
+        c for c in claims("fedtan") if (c["item"], c["row"]) == ("table1", "FedTAN") and "non-iid" in c["column"]
+    )
+    words = next(c for c in claims("fbn") if c["value"] == "separable")
+    assert [in_print(c) for c in (thesis, table1, words)] == ["77.1", "87.66 ± 0.43", "separable"]
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", packages())
 def test_every_table_and_figure_with_a_published_number_has_its_protocol(name: str) -> None:
-    assert {c.item for c in claims(name)} <= {item.id for item in paper(name).items}
+    assert {c["item"] for c in claims(name)} <= {item.id for item in paper(name).items}
 
 
 def test_statements_point_to_one_published_number_each() -> None:
@@ -135,7 +137,7 @@ def test_statements_select_cells_that_the_protocol_runs() -> None:
 def selects_cells(item: Item, scale: str) -> None:
     at = item.at(scale)  # type: ignore[arg-type]
     assert at is not None
-    cells = [c for scenario in scenarios_of(at) for c in expand(scenario) if refusal(c) is None]
+    cells = [c for run in at.runs for c in expand(scenario_of(run)) if refusal(c) is None]
     planned = Evidence(tuple(Planned(labels(c), str(i)) for i, c in enumerate(cells)), {})
     for statement in (s for s in item.statements_at(scale) if s.left):  # type: ignore[arg-type]
         for side in (statement.left, statement.right):
@@ -146,8 +148,8 @@ def selects_cells(item: Item, scale: str) -> None:
                 assert all(could_measure(cells[int(c.key)], metric) for c in found), (statement.id, metric)
                 each = [tuple(str(c.labels[name]) for name in ("seed", *statement.best)) for c in found]
                 assert len(set(each)) == len(each), (statement.id, side)
-    for plot in item.plots:
-        assert planned.of(plot.where)
+    for plot in map(Plot.model_validate, item.plots):
+        assert plot.draw or planned.of(plot.where)
         assert all(name in planned.planned[0].labels for name in (plot.panels, plot.lines) if name)
 
 
@@ -439,7 +441,7 @@ def cells_of(name: str, item: str, scale: str) -> tuple[Planned, ...]:
     """The cells of three seeds that a protocol runs."""
     at = next(i for i in paper(name).items if i.id == item).at(scale)  # type: ignore[arg-type]
     assert at is not None
-    cells = [labels(c) for scenario in scenarios_of(at) for c in expand(scenario) if refusal(c) is None]
+    cells = [labels(c) for run in at.runs for c in expand(scenario_of(run)) if refusal(c) is None]
     return tuple(Planned(c) for c in cells if c["seed"] in (0, 1, 2))
 
 
@@ -453,7 +455,7 @@ def test_every_statement_is_confirmed_refuted_and_left_open_by_boards_made_for_i
 def judged_by_boards(name: str, item: Item, scale: str, statement: Statement) -> None:
     right, edge, wrong = bounds(statement)
     if statement.compute:
-        assert [judge([statement], Evidence((), {}), lambda s, v=v: v)[0].verdict for v in (right, wrong)] == [
+        assert [judge([statement], Evidence(), lambda s, v=v: v)[0].verdict for v in (right, wrong)] == [
             "confirmed",
             "contradicted",
         ]
@@ -485,8 +487,8 @@ def test_every_statement_has_its_boards() -> None:
 
 def test_arithmetic_is_held_against_the_number_in_print() -> None:
     counted = Statement(id="x", says="x", compute="made", value=6.2, within=0.1)
-    assert judge([counted], Evidence((), {}), lambda s: 6.25)[0].verdict == "confirmed"
-    assert judge([counted], Evidence((), {}), lambda s: 6.35)[0].verdict == "contradicted"
+    assert judge([counted], Evidence(), lambda s: 6.25)[0].verdict == "confirmed"
+    assert judge([counted], Evidence(), lambda s: 6.35)[0].verdict == "contradicted"
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -513,7 +515,7 @@ def test_the_page_shows_contradictions_first_and_says_what_was_tried() -> None:
 @pytest.mark.parametrize("names", [["a", "b", "c", "d", "e"], [f"fedtan-ii(switch_round={k})" for k in range(5)]])
 def test_a_legend_stays_within_its_figure(names: list[str]) -> None:
     found = evidence({name: [80, 81] for name in names})
-    item = Item(id="t", title="t", plots=(Plot(kind="bars", lines="norm", x="norm"),))
+    item = Item(id="t", title="t", plots=({"kind": "bars", "x": "norm"},))
     ((_, figure),) = drawings(item, found)
     figure.draw_without_rendering()
     (legend,) = figure.legends
@@ -523,22 +525,22 @@ def test_a_legend_stays_within_its_figure(names: list[str]) -> None:
 
 
 def test_a_page_says_how_many_cells_ran_elsewhere_than_on_a_cpu() -> None:
-    found = evidence({"a": [80, 81, 82]}, seconds=60.0)
+    found = evidence({"a": [80, 81, 82]})
     on = {"a-0": "cpu", "a-1": "cuda", "a-2": "cuda"}
     moved = {k: r.model_copy(update={"certificates": {"device": on[k]}}) for k, r in found.records.items()}
     one, item = find_items("hbn/table1")[0]
-    words = Entry(one, item, "reduced", Evidence(found.planned, moved, seconds=60.0), ()).state
-    assert words == "3 of 3 cells have run, 2 of them on cuda, 60 s of computing."
-    assert Entry(one, item, "reduced", found, ()).state == "3 of 3 cells have run, 60 s of computing."
+    words = Entry(one, item, "reduced", Evidence(found.planned, moved), ()).state
+    assert words == "3 of 3 cells have run, 2 of them on cuda, 6 s of computing."
+    assert Entry(one, item, "reduced", found, ()).state == "3 of 3 cells have run, 6 s of computing."
 
 
 def test_what_only_the_papers_scale_can_run_says_what_that_needs() -> None:
-    entries = {item.id: Entry(p, item, "reduced", Evidence((), {}), ()) for p, item in find_items("hbn")}
+    entries = {item.id: Entry(p, item, "reduced", Evidence(), ()) for p, item in find_items("hbn")}
     assert entries["table9"].state == "Nothing to run at the reduced scale. It needs a GPU and CIFAR-100."
     assert "Nothing has run" in entries["table1"].state
     counted = next(item for _, item in find_items("hbn") if item.id == "text")
-    found = judge(counted.statements, Evidence((), {}), lambda s: 1.0)
-    assert Entry(paper("hbn"), counted, "reduced", Evidence((), {}), found).state == "Computed, without training."
+    found = judge(counted.statements, Evidence(), lambda s: 1.0)
+    assert Entry(paper("hbn"), counted, "reduced", Evidence(), found).state == "Computed, without training."
 
 
 def test_every_form_of_the_page_escapes_and_every_number_can_be_traced() -> None:
@@ -593,8 +595,8 @@ def test_a_board_keeps_the_forgetting_that_statements_read() -> None:
 
 
 def test_the_list_says_what_a_table_without_a_reduced_protocol_needs() -> None:
-    words = {x.item.id: x.words for x in listed(find_items("fedtan"), "reduced", out="nowhere")}
-    assert words["figure13"] == "only at the paper scale: a GPU and DomainNet's ten classes"
+    words = {x.name: x.words for x in listed(find_items("fedtan"), "reduced", out="nowhere")}
+    assert words["fedtan/figure13"] == "only at the paper scale: a GPU and DomainNet's ten classes"
 
 
 # --- stored cells of something else -----------------------------------------------------------------------------------
@@ -606,14 +608,14 @@ def test_a_record_counts_by_its_key_and_not_by_its_labels() -> None:
     cells = gather(at, out="nowhere").planned
     assert all(cell.key for cell in cells)
     fake = record(cells[0].key, 0.5).model_copy(update={"cell": {"data": "unknown"}})
-    assert gather(at, records=[fake]).done == 0
+    assert gather(at, records=[fake]).ran == []
 
 
 def test_cells_of_a_changed_preset_are_stale_and_cells_of_another_part_of_it_are_not() -> None:
     part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean", "seed=0")),))
     whole = [cell.key for cell in gather(Scale(runs=(Run(preset="quickstart"),)), out="nowhere").planned]
     own = [cell.key for cell in gather(part, out="nowhere").planned]
-    data = str(next(iter(fingerprints(expand(scenarios_of(part)[0])[:1], None).values())))
+    data = str(next(iter(fingerprints(expand(scenario_of(part.runs[0]))[:1], None).values())))
 
     def stored(key: str) -> CellResult:
         return record(key, 0.5).model_copy(update={"cell": {"data": data}, "scenario": "quickstart"})
@@ -621,7 +623,7 @@ def test_cells_of_a_changed_preset_are_stale_and_cells_of_another_part_of_it_are
     elsewhere = next(key for key in whole if key not in own)
     assert gather(part, records=[stored(elsewhere)]).stale == 0
     changed = gather(part, records=[stored(elsewhere), stored("key of other rounds")])
-    assert (changed.stale, changed.done) == (1, 0)
+    assert (changed.stale, changed.ran) == (1, [])
     held = Statement(id="x", says="x", left={"norm": "fbn"}, at_least=0)
     assert judge([held], changed)[0].verdict == "stale"
     assert judge([held], gather(part, records=[stored(elsewhere)]))[0].verdict == "not run"
@@ -630,7 +632,7 @@ def test_cells_of_a_changed_preset_are_stale_and_cells_of_another_part_of_it_are
 def test_a_stored_cell_of_a_changed_preset_is_stale_on_the_page(tmp_path: Path) -> None:
     """From a store: the preset's rounds have changed since, so the cell has the same labels but for them."""
     part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean",)),))
-    cell = expand(scenarios_of(part)[0])[0]
+    cell = expand(scenario_of(part.runs[0]))[0]
     data = next(iter(fingerprints([cell], None).values()))
     changed = cell.model_copy(update={"rounds": cell.rounds + 1})
     older = resolve(changed, data)
@@ -647,18 +649,18 @@ def test_a_cell_that_another_run_of_the_preset_asks_for_is_not_stale() -> None:
     at = table.at("reduced")
     assert at is not None
     first, second = (Scale(runs=(run,)) for run in at.runs[:2])
-    cell = expand(scenarios_of(second)[0])[0]
-    assert cell not in expand(scenarios_of(first)[0])
-    told = {"scenario": scenarios_of(second)[0].name, "cell": {"data": "ab" * 8}}
+    cell = expand(scenario_of(second.runs[0]))[0]
+    assert cell not in expand(scenario_of(first.runs[0]))
+    told = {"scenario": scenario_of(second.runs[0]).name, "cell": {"data": "ab" * 8}}
     stored = record(key_of(resolve(cell, "ab" * 8)), 0.5).model_copy(update=told)
-    assert gather(second, records=[stored]).done == 1
+    assert gather(second, records=[stored]).ran == [stored]
     assert (gather(first, records=[stored]).stale, gather(at, records=[stored]).stale) == (0, 0)
 
 
 def test_cells_of_other_stores_count_and_are_not_run_again(tmp_path: Path) -> None:
     """Two tables share cells: equal keys are equal cells, whatever the scenario was called; a failed one is none."""
     part = Scale(runs=(Run(preset="quickstart", settings=("defense=mean", "seed=0", "attack=none", "rounds=1")),))
-    scenario = scenarios_of(part)[0]
+    scenario = scenario_of(part.runs[0])
     digest = next(iter(fingerprints(expand(scenario)[:1], None).values()))
     made = []
     for cell, status in zip(expand(scenario), ("done", "done", "failed"), strict=False):
@@ -667,7 +669,7 @@ def test_cells_of_other_stores_count_and_are_not_run_again(tmp_path: Path) -> No
         made.append(record(key_of(settings), 0.5).model_copy(update=told))
         Store(tmp_path / "another").commit(made[-1])
     Store(tmp_path / "another").commit(made[0].model_copy(update={"key": "unasked"}))
-    assert gather(part, out=tmp_path).done == 2
+    assert len(gather(part, out=tmp_path).ran) == 2
     assert not (tmp_path / scenario.name).exists(), "looking writes nothing"
     said: list[str] = []
 
@@ -690,9 +692,7 @@ def test_a_plot_has_a_line_per_label_with_a_band_over_seeds() -> None:
     records = {
         k: r.model_copy(update={"curve": record(k, 0.5, curve=[0.1, 0.2]).curve}) for k, r in found.records.items()
     }
-    item = Item(
-        id="figure1", title="t", plots=(Plot(kind="curves", lines="norm"), Plot(kind="bars", lines="norm", x="norm"))
-    )
+    item = Item(id="figure1", title="t", plots=({"kind": "curves"}, {"kind": "bars", "x": "norm"}))
     drawn = drawings(item, Evidence(found.planned, records))
     assert [name for name, _ in drawn] == ["figure1-1", "figure1-2"]
     axis = drawn[0][1].axes[0]
@@ -706,27 +706,19 @@ def test_a_plot_has_a_line_per_label_with_a_band_over_seeds() -> None:
 
 
 def test_computed_plots_show_what_their_statements_count() -> None:
-    from robustfl.scenarios.arithmetic import compute, trace
-
-    figure = trace("cluster-points", {"norms": ["fbn", "naive-bn"], "gamma": 0.0})
-    assert {name: [len(places) for places in kinds.values()] for name, kinds in figure.items()} == {
-        "fbn": [30] * 10, "naive-bn": [30] * 10
-    }  # fmt: skip
-    radii = [math.hypot(x, y) for places in figure["fbn"].values() for x, y in places]
+    figure = clusters.draw_points(norms=["fbn", "naive-bn"], gamma=0.0)
+    assert [axis.get_title() for axis in figure.axes] == ["fbn", "naive-bn"]
+    places = [[dots.get_offsets() for dots in axis.collections] for axis in figure.axes]
+    assert [[len(dots) for dots in own] for own in places] == [[30] * 10] * 2
+    radii = [math.hypot(x, y) for dots in places[0] for x, y in dots]
     assert 1.2 < sum(radii) / len(radii) < 1.6  # the circle of radius 10, divided by about 7.1
-    errors = trace("cluster-errors", {"norms": ["fbn"], "gammas": [0.0, 1.0], "seeds": 2})
-    counted = compute("cluster-error", {"norm": "fbn", "gamma": 0.0, "seeds": 2})
-    line = errors["γ = 0"]["fbn"]
-    assert [t for t, _ in line] == list(range(1, 101))
-    assert sum(e for _, e in line) / len(line) == pytest.approx(counted)
-    with pytest.raises(UsageError, match="did you mean 'cluster-points'"):
-        trace("cluster-point", {})
+    (line,) = clusters.draw_errors(norms=["fbn"], gammas=[0.0, 1.0], seeds=2).axes[0].get_lines()
+    assert list(line.get_xdata()) == list(range(1, 101))
+    assert statistics.fmean(line.get_ydata()) == pytest.approx(clusters.error(norm="fbn", gamma=0.0, seeds=2))
 
 
 @pytest.mark.parametrize("name", ["figure1", "figure2"])
 def test_computed_plots_are_drawn_without_any_cell(name: str) -> None:
-    from robustfl.scenarios.reproduce import entry
-
     ((paper, item),) = find_items(f"fbn/{name}")
     made = entry(paper, item, "reduced")
     ((title, figure),) = drawings(made.item, made.evidence)
@@ -735,22 +727,18 @@ def test_computed_plots_are_drawn_without_any_cell(name: str) -> None:
 
 
 def test_counted_statements_hold_but_for_two_slips_in_print() -> None:
-    from robustfl.scenarios.reproduce import findings
-
     against = []
     for one, item in find_items(None):
-        counted = findings([s for s in item.statements if s.compute], Evidence((), {}))
+        counted = judge([s for s in item.statements if s.compute], Evidence(), one.compute)
         against += [(f"{one.name}/{item.id}", f.statement.id) for f in counted if f.verdict != "confirmed"]
     assert against == [("fedtan/table3", "above-gn"), ("fedtan/table5", "gibibits-500")]
 
 
 @pytest.mark.parametrize("form", [to_markdown, to_html, to_latex, to_json])
 def test_the_page_of_all_tables_is_written_in_every_form_before_anything_has_run(form: Callable[[Page], str]) -> None:
-    from robustfl.scenarios.reproduce import findings
-
     held = [(one, item, [s for s in item.statements if not s.compute]) for one, item in find_items(None)]
-    nothing = Evidence((), {})
-    entries = tuple(Entry(one, item, "reduced", nothing, findings(kept, nothing)) for one, item, kept in held)
+    nothing = Evidence()
+    entries = tuple(Entry(one, item, "reduced", nothing, judge(kept, nothing)) for one, item, kept in held)
     text = form(Page(entries, "0"))
     plain_words = [max(re.findall(r"[A-Za-z ]+", item.title), key=len).strip() for _, item, kept in held if kept]
     assert [words for words in plain_words if words not in text] == []
@@ -768,7 +756,7 @@ def test_panels_and_bars_are_named_by_what_tells_them_apart() -> None:
         for k in (2, 10)
     ]
     records = {p.key: found.records[p.key.removesuffix("10").removesuffix("2")] for p in planned}
-    item = Item(id="t", title="t", plots=(Plot(kind="bars", panels="algorithm", lines="norm", x="partition"),))
+    item = Item(id="t", title="t", plots=({"kind": "bars", "panels": "algorithm", "x": "partition"},))
     ((_, figure),) = drawings(item, Evidence(tuple(planned), records))
     assert {axis.get_title() for axis in figure.axes} == {"fedavg", "fedavg(momentum=0.9)"}
     for axis in figure.axes:

@@ -352,10 +352,9 @@ def test_rows_are_told_apart_as_well_as_the_smaller_test_set_allows() -> None:
         rows = tuple(
             replace(row, worst=replace(row.worst, samples=s)) for row, s in zip(section.rows, sizes, strict=True)
         )
-        found = paired._pairs(replace(section, rows=rows))
-        expected, _ = pair_p_values(paired._table(rows), 50)
-        assert found.p[0, 1] == expected[0, 1]
-        assert found.p[0, 1] != pair_p_values(paired._table(rows), 5_000)[0][0, 1]
+        (found,) = compare(replace(section, rows=rows)).results
+        table = np.array([[value for _, value in row.worst.values] for row in rows])
+        assert [pair_p_values(table, size)[0][0, 1] == found.p for size in (50, 5_000)] == [True, False]
 
 
 def test_one_seed_or_two_may_be_luck_in_all_scenarios() -> None:

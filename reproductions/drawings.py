@@ -1,18 +1,19 @@
-"""Drawings with the papers' axes, of the cells of one table or figure."""
+"""The papers' plots, with their axes, of the cells of one table or figure."""
 
 from __future__ import annotations
 
+import pkgutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
 
 from robustfl.records import CellResult
 from robustfl.registry import split_outside
-
-from ..board import natural
-from ..figures.layout import DASHES, MARKERS, longest, wrapped
-from .protocols import Item, Plot
-from .verdicts import Evidence, Panels, matches, number
+from robustfl.reports.board import natural
+from robustfl.reports.figures.layout import DASHES, MARKERS, longest, wrapped
+from robustfl.reports.reproduction import Evidence, Item, Part, Selector, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,52 +27,39 @@ _LETTERS, _HANDLE = 15, 7  # of a legend to an inch, and those that a line's pic
 _NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversarial inputs (%)"}
 
 
+class Plot(Part):
+    """A plot of a protocol: ``lines`` over rounds in one panel per ``panels``, or ``bars`` or ``lines`` over ``x``.
+
+    ``draw`` names the function of this package that draws it from ``arguments`` instead of cells.
+    """
+
+    kind: Literal["curves", "bars", "lines"] = "curves"
+    draw: str = ""
+    arguments: Mapping[str, Any] = Field(default_factory=dict)
+    panels: str = ""
+    lines: str = "norm"
+    x: str = "round"
+    metric: str = "sa"
+    statistic: Literal["final", "best", "tail", "selected"] = "final"
+    where: Selector = Field(default_factory=dict)
+
+
 def drawings(item: Item, evidence: Evidence) -> list[tuple[str, Figure]]:
-    """A title and a figure for every plot of an item that is computed, or whose cells have all run.
+    """A title and a figure for every plot of an item that needs no cells, or whose cells have all run.
 
     Half of a picture would be laid beside the paper's whole one.
     """
     found = []
-    for place, plot in enumerate(item.plots, 1):
+    for place, plot in enumerate(map(Plot.model_validate, item.plots), 1):
         title = f"{item.id}-{place}" if len(item.plots) > 1 else item.id
-        panels = evidence.computed[place - 1] if evidence.computed else None
-        if panels is not None:
-            found.append((title, _computed(plot, panels)))
+        if plot.draw:
+            found.append((title, pkgutil.resolve_name(f"{__package__}.{plot.draw}")(**plot.arguments)))
             continue
-        cells = [c for c in evidence.planned if matches(c.labels, plot.where)]
+        cells = evidence.of(plot.where)
         ran = [(evidence.records[c.key], c.labels) for c in cells if c.key in evidence.records]
         if ran and len(ran) == len(cells):
             found.append((title, _figure(plot, ran)))
     return found
-
-
-def _computed(plot: Plot, panels: Panels) -> Figure:
-    """A panel for each of ``panels``: points in the plane, each kind in its colour, or one line per kind."""
-    import seaborn
-    from matplotlib.figure import Figure
-
-    width = 2.6 if plot.kind == "points" else 3.3
-    figure = Figure(figsize=(width * len(panels) + 0.6, 3.0), layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=plot.kind == "paths", squeeze=False)[0]
-    for axis, (name, kinds) in zip(axes, panels.items(), strict=True):
-        axis.set_title(name, fontsize=9)
-        axis.tick_params(labelsize=7)
-        for place, (kind, places) in enumerate(kinds.items()):
-            x, y = zip(*places, strict=True)
-            if plot.kind == "points":
-                axis.scatter(x, y, s=6, color=seaborn.color_palette("husl", len(kinds))[place], linewidths=0)
-            else:
-                axis.plot(x, y, label=kind, **_look(place))
-        if plot.kind == "points":
-            axis.set_aspect("equal", adjustable="datalim")
-        else:
-            axis.set_yscale("log")
-            axis.set_xlabel(plot.x)
-            axis.grid(alpha=0.3)
-    axes[0].set_ylabel(plot.y)
-    if plot.kind == "paths":
-        axes[0].legend(fontsize=8)
-    return figure
 
 
 def _figure(plot: Plot, ran: Ran) -> Figure:
@@ -122,15 +110,15 @@ def _draw(axis: Axes, plot: Plot, points: pd.DataFrame, lines: Sequence[str]) ->
         own = points[points["line"] == line]
         if own.empty:
             continue
-        look, seeds = _look(place), own.groupby("x")["y"].agg(["mean", "min", "max"])
+        style, seeds = look(place), own.groupby("x")["y"].agg(["mean", "min", "max"])
         if plot.kind == "bars":
             reach = [seeds["mean"] - seeds["min"], seeds["max"] - seeds["mean"]]
             at = seeds.index + (place - (len(lines) - 1) / 2) * width
-            axis.bar(at, seeds["mean"], width, yerr=reach, label=line, color=look["color"], capsize=2)
+            axis.bar(at, seeds["mean"], width, yerr=reach, label=line, color=style["color"], capsize=2)
             continue
         marker = MARKERS[place % len(MARKERS)] if plot.kind == "lines" else ""
-        axis.plot(seeds.index, seeds["mean"], label=line, marker=marker, **look)
-        axis.fill_between(seeds.index, seeds["min"], seeds["max"], color=look["color"], alpha=0.15, linewidth=0)
+        axis.plot(seeds.index, seeds["mean"], label=line, marker=marker, **style)
+        axis.fill_between(seeds.index, seeds["min"], seeds["max"], color=style["color"], alpha=0.15, linewidth=0)
     if names:
         short, common = apart(names)
         axis.set_xticks(range(len(names)), short, rotation=30, ha="right", fontsize=7)
@@ -142,7 +130,8 @@ def _columns(names: Sequence[str], width: float) -> int:
     return max(1, min(4, len(names), int(width * _LETTERS / (longest(names) + _HANDLE))))
 
 
-def _look(place: int) -> dict[str, Any]:
+def look(place: int) -> dict[str, Any]:
+    """The color and dashes of a line by its place in the legend."""
     import seaborn
 
     colours = seaborn.color_palette("colorblind", 10)

@@ -1,0 +1,1 @@
+"""Guerraoui et al., 2024."""
