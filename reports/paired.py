@@ -21,7 +21,10 @@ from .moderated_t import MIN_PAIRS, Array, pair_p_values
 from .table_cell import CONFIDENCE, TableCell, acts
 
 LEVEL = round(1 - CONFIDENCE, 6)
-METHOD = "paired over seeds on the logit scale, moderated t, Holm over all pairs of the table"
+METHOD = "paired over seeds on the logit scale, moderated t, Holm over the rows"
+"""The test of every row against the first one."""
+PAIRS = METHOD.replace("the rows", "all pairs of the table")
+"""The test of the ranks' ranges."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class _Pairs:
 def compare(section: Section) -> Comparisons:
     """Compare every row's worst case with the best ranked row's, seed by seed over the seeds both have.
 
-    The test is that of the ranks' ranges (``METHOD``), so that both say the same. Rows without a number, or with only a
-    bound, are left out.
+    The test is ``METHOD``: there are as many comparisons as rows, so that it tells more apart than that of the ranks'
+    ranges, which look at all pairs. Rows without a number, or with only a bound, are left out.
     """
     found = _pairs(section)
     left_out = len(section.rows) - len(found.rows)
@@ -82,10 +85,10 @@ def compare(section: Section) -> Comparisons:
         words = "Fewer than two rows have a worst case, so there is nothing to compare."
         return Comparisons((), (), left_out, words)
     results = []
-    for k, i in enumerate(found.rows[1:], 1):
-        n, tested = int(found.n[0, k]), found.n[0, k] >= MIN_PAIRS
-        p, adjusted = (float(found.p[0, k]), float(found.adjusted[0, k])) if tested else (None, None)
-        results.append(Comparison(i, section.rows[i].labels, n, float(-found.difference[0, k]), p, adjusted))
+    for k, adjusted in enumerate(holm(found.p[0, 1:]), 1):
+        i, n = found.rows[k], int(found.n[0, k])
+        p = (float(found.p[0, k]), adjusted) if n >= MIN_PAIRS else (None, None)
+        results.append(Comparison(i, section.rows[i].labels, n, float(-found.difference[0, k]), *p))
     return Comparisons(section.rows[found.rows[0]].labels, tuple(results), left_out, _verdict(results))
 
 
@@ -124,16 +127,6 @@ def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
         rank = section.rows[i].rank or 1
         ranges[i] = min(1 + above, rank), max(count - below, rank)
     return ranges
-
-
-def alike(section: Section) -> dict[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """For every row with a worst case, by its labels, the others that the test of the ranks does not tell from it."""
-    found = _pairs(section)
-    names = [section.rows[i].labels for i in found.rows]
-    return {
-        name: tuple(other for other, apart in zip(names, line, strict=True) if other != name and not apart)
-        for name, line in zip(names, found.apart, strict=True)
-    }
 
 
 def _pairs(section: Section) -> _Pairs:

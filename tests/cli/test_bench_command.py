@@ -255,34 +255,19 @@ def test_a_tiers_board_is_shown_again_and_held_to_its_protocol(
         assert f"{source}.json: {why}" in re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
-@pytest.mark.usefixtures("clean_registry")
-def test_a_page_tells_of_a_method_what_its_class_says(tmp_path: Path) -> None:
-    from robustfl.registry import load_file
-
-    (tmp_path / "mine.py").write_text(attack_plugin("of-the-command"))
-    load_file(tmp_path / "mine.py")
-    own, mine = command._about("attack", "alie"), command._about("attack", "of-the-command")
-    assert own is not None
-    assert mine is not None
-    assert own.facts["parameters, laws"] == "[all about it](../../methods.md#attack-alie)"
-    assert "plug-in" not in own.facts
-    assert mine.facts["plug-in"].startswith("mine.py ")
-    assert (mine.facts["version"], mine.text) == ("1", "A plug-in.")
-    assert command._about("attack", "nowhere-to-be-found") is None
-
-
 # --- studies ---------------------------------------------------------------------------------------------------------
 
 
 def chosen() -> tuple[Study, Ensemble]:
     """Data of a study, and the ensemble that they choose."""
-    required = sorted(about("study").required)
+    of = about()
+    required = sorted(of.required)
     row = dict.fromkeys(required, 0.4) | {"ipm": 0.1, "zero": 0.6}
     who = ("digits", "p", "gn", "iid", "2", "0")
     found = Study({who: [Tried(attack, "done", sa) for attack, sa in row.items()]}, {})
-    choice = found.choose(about("study").required)
+    choice = found.choose(of.required, of.limit)
     members = tuple(Member(name) for name in reversed(choice.members))
-    return found, Ensemble(about("study").version, members)
+    return found, Ensemble(of.version, members)
 
 
 def test_a_study_ends_with_0_where_it_chooses_the_members_of_its_version(
@@ -296,15 +281,15 @@ def test_a_study_ends_with_0_where_it_chooses_the_members_of_its_version(
     )  # fmt: skip
     for one, code in others:
         monkeypatch.setattr(autobyz, "ensemble_of", lambda version, one=one: one)
-        assert command.study("study", found, page=tmp_path, form="table") == code
+        assert command.study(found, page=tmp_path, form="table") == code
         said = capsys.readouterr().out
         assert f"{'That is' if code == 0 else 'That is not'} AutoByz version {ensemble.version}.\n" in said
-        assert said.endswith(f"  {tmp_path / 'study.csv'}\n  {tmp_path / 'study.md'}\n")
-        assert command.study("study", found, page=None, form="json") == code
+        assert said.endswith(f"  {tmp_path / 'study-3.csv'}\n  {tmp_path / 'study-3.md'}\n")
+        assert command.study(found, page=None, form="json") == code
         told = json.loads(capsys.readouterr().out)
         assert (told["same"], told["written"], told["contestants"]) == (code == 0, [], 1)
         assert set(told["members"]) >= {"ipm"}
-    assert (tmp_path / "study.csv").read_text(encoding="utf-8") == found.to_csv()
+    assert (tmp_path / "study-3.csv").read_text(encoding="utf-8") == found.to_csv()
 
 
 def test_a_study_reads_its_own_cells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -320,8 +305,6 @@ def test_a_study_reads_its_own_cells(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.setattr(study, "study_of", study_of)
     run = lambda scenario: ran.append(scenario) or Results(tmp_path / "s", 3, 0, {}, keys)  # noqa: E731
-    for name in command.STUDIES:
-        assert command._studied(name, None, run) == "found"  # type: ignore[comparison-overlap]
-        assert ran[-1] == Scenario.load(f"bench/{name}")
-        assert read[-1] == keys
-    assert len({scenario.name for scenario in ran}) == len(command.STUDIES)
+    assert command._studied(None, run) == "found"  # type: ignore[comparison-overlap]
+    assert ran == [Scenario.load(f"bench/{command.STUDY}")]
+    assert read == [keys]

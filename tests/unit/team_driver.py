@@ -61,7 +61,7 @@ def result(cell: dict[str, Any], team: Team = ALONE) -> dict[str, Any]:
 def main(rank: int, size: int, port: str, out: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
-                            timeout=timedelta(seconds=60))  # fmt: skip
+                            timeout=timedelta(minutes=10))  # fmt: skip
     team = Team(rank, size)
     found = [result(cell, team) for cell in CELLS]
     if team.is_rank0:

@@ -41,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for rank in range(3)
     ]
     try:
-        said = [rank.communicate(timeout=120)[1] for rank in ranks]
+        said = [rank.communicate(timeout=900)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -93,7 +93,7 @@ def test_torchrun_writes_one_record_equal_to_that_of_one_process(tmp_path: Path)
     run = ["run", *(word for s in settings for word in ("--set", s)), "--device", "cpu"]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port(), "-m", "robustfl"]
     command = [sys.executable, "-W", "ignore", *torchrun, *run, "--out", str(tmp_path / "two")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("SA") == 1
     assert invoke([*run, "--out", str(tmp_path / "one")]) == 0
