@@ -322,7 +322,7 @@ def write_stream(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     A symbolic link stays one, and the file it leads to is written. Raises ``UsageError`` for a pipe or a device.
     """
-    refuse_special("file", path)
+    refuse_file("file", path)
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
@@ -389,32 +389,25 @@ def refuse_records(name: str, place: str | Path) -> None:
             raise UsageError(f"{name}={str(place)!r} is among the records of {folder.parent}; name another place")
 
 
-def refuse_special(name: str, place: str | Path) -> None:
-    """Raise ``UsageError`` where ``name``, a file to write, is a pipe or a device: a new file would take its place."""
-    if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
-        raise UsageError(f"{name}={str(place)!r} is a pipe or a device, where a regular file is needed")
+def refuse_file(name: str, place: str | Path | None, *, mark: str = "") -> None:
+    """Raise ``UsageError`` where ``name``, a file to write, is a folder, a pipe or a device, or lacks the ``mark``.
 
-
-def refuse_no_file(name: str, place: str | Path | None) -> None:
-    """Raise ``UsageError`` where ``name``, a file that somebody wants written, is something else already."""
-    if place is not None and Path(place).is_dir():
-        raise UsageError(f"{name}={str(place)!r} is a folder, where a file is needed")
-    if place is not None:
-        refuse_special(name, place)
-
-
-def refuse_foreign(name: str, place: str | Path, mark: str) -> None:
-    """Raise ``UsageError`` where a file to be written is there and lacks ``mark``, which all of robustfl's have."""
+    All files of robustfl of this kind have the mark; one without it is somebody else's.
+    """
+    if place is None:
+        return
     path = Path(place)
-    if path.is_file() and path.stat().st_size and mark not in _text_of(path):
+    if path.is_dir():
+        raise UsageError(f"{name}={str(place)!r} is a folder, where a file is needed")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{name}={str(place)!r} is a pipe or a device, where a regular file is needed")
+    if mark and path.is_file() and path.stat().st_size and mark not in _text_of(path):
         raise UsageError(f"{name}={str(place)!r} is there, and not robustfl's; move it away or name another place")
 
 
 def refuse_board(place: str | Path | None) -> None:
     """Raise ``UsageError`` where a board is to be written, and something else is there."""
-    refuse_no_file("board", place)
-    if place is not None:
-        refuse_foreign("board", place, "robustfl-board")
+    refuse_file("board", place, mark="robustfl-board")
 
 
 def _text_of(path: Path) -> str:

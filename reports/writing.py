@@ -19,7 +19,7 @@ from .store import (
     Loaded,
     Store,
     refuse_board,
-    refuse_foreign,
+    refuse_file,
     refuse_records,
     refuse_store,
     retire,
@@ -141,7 +141,7 @@ def _check_places(out: str | Path | None, site: str | Path | None, board: str | 
             refuse_records(name, place)
     if site is not None:
         refuse_store("site", site)
-        refuse_foreign("site", Path(site) / "index.html", "robustfl")
+        refuse_file("site", Path(site) / "index.html", mark="robustfl")
 
 
 def _published(

@@ -36,51 +36,44 @@ def distributions(results: Sequence[CellResult], width: str | None = None) -> It
 
 
 def _distribution_figure(dataset: str, panels: dict[str, CellResult], width: str | None) -> Figure:
+    """The samples of every class (down) that every client (across) has, on one scale of lightness."""
     from matplotlib.figure import Figure
 
-    first = next(iter(panels.values())).label_counts
-    clients, classes = len(first), max(map(len, first))
-    pitch = 0.3 if max(clients, classes) <= 20 else 6.0 / max(clients, classes)
-    columns = across(min(_COLUMNS, len(panels)), width, each=pitch * clients + 0.55, edge=0.9)
-    if width is not None:  # drawn at its size, since areas of bubbles do not shrink with a figure
-        pitch = min(pitch, ((WIDTHS[width] - 0.9) / columns - 0.55) / clients)
-    rows = math.ceil(len(panels) / columns)
-    letters = 6.5 if width == "column" else 9
-    size = 0.9 + columns * (pitch * clients + 0.55), 1.2 + rows * (pitch * classes + 0.75)
-    figure = Figure(figsize=(WIDTHS[width] if width else max(size[0], 4.0), max(size[1], 3.2)), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    first = next(iter(panels.values()))
+    clients, classes = len(first.label_counts), max(map(len, first.label_counts))
+    cell = 0.3 if max(clients, classes) <= 20 else 6.0 / max(clients, classes)
+    each = max(cell * clients, 2.0) + 0.4
+    beside = across(min(_COLUMNS, len(panels)), width, each=each, edge=1.6)
+    down = math.ceil(len(panels) / beside)
+    size = 1.6 + beside * each, 1.2 + down * (cell * classes + 0.5)
+    figure = Figure(figsize=size, layout=roomy(size[0]))
+    axes = figure.subplots(down, beside, squeeze=False, sharex=True, sharey=True)
     largest = max(max(map(max, r.label_counts)) for r in panels.values())
     for axis, (partition, record) in zip(axes.flat, panels.items(), strict=False):
-        _bubbles(axis, record.label_counts, largest, pitch)
-        title = panel_title("", in_words("partition", partition), max(pitch * clients, 3.0))
-        axis.set_title(title, fontsize=letters + 1)
-        axis.tick_params(labelsize=letters)
+        by_class = [[float(count) for count in line] for line in zip(*record.label_counts, strict=True)]
+        mesh = _map(axis, by_class, (0, largest), [*map(str, range(clients))], [*map(str, range(classes))])
+        axis.set_title(panel_title("", in_words("partition", partition), each), fontsize=9)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
-    figure.supxlabel("client", fontsize=letters + 1)
-    figure.supylabel("class", fontsize=letters + 1)
-    seed = text(next(iter(panels.values())).labels.get("seed"))
-    broad = figure.get_size_inches()[0] * 72 / (0.55 * (letters + 1))  # letters that fit beside each other
-    words = f"{wrapped(dataset, broad)}\nsamples per client and class\n(seed {seed}, largest bubble: {largest})"
-    figure.suptitle(words, fontsize=letters + 1)
+    figure.supxlabel("client", fontsize=9)
+    figure.supylabel("class", fontsize=9)
+    figure.colorbar(mesh, ax=axes, label="samples", shrink=0.8, aspect=18 * down)
+    figure.suptitle(f"{wrapped(dataset, 12 * size[0])}, seed {text(first.labels.get('seed'))}", fontsize=10)
     return figure
 
 
-def _bubbles(axis: Any, counts: Sequence[Sequence[int]], largest: int, pitch: float) -> None:
-    import seaborn
-
-    places = [(i, c, k) for i, row in enumerate(counts) for c, k in enumerate(row) if k]
-    colour = seaborn.color_palette("colorblind")[0]
-    biggest = (0.88 * 72 * pitch) ** 2
-    areas = [biggest * k / max(largest, 1) for _, _, k in places]
-    axis.scatter([p[0] for p in places], [p[1] for p in places], s=areas, color=colour, alpha=0.85, linewidth=0)
-    axis.set_xlim(-0.7, len(counts) - 0.3)
-    axis.set_ylim(-0.7, max(map(len, counts)) - 0.3)
-    for which, count in ((axis.set_xticks, len(counts)), (axis.set_yticks, max(map(len, counts)))):
-        which(range(0, count, max(1, math.ceil(count / 12))))
-    axis.set_aspect("equal")
-    axis.grid(visible=True, color="#efefef")
-    axis.set_axisbelow(True)
+def _map(
+    axes: Any, values: Sequence[Sequence[float]], ends: tuple[float, float], across: Sequence[str],
+    down: Sequence[str], *, numbers: float = 0.0,
+) -> Any:  # fmt: skip
+    """A heatmap of square cells, grey where there is no value; of letters so large if there are ``numbers``."""
+    texts = [[("–" if math.isnan(v) else f"{v:.0f}", numbers) for v in row] for row in values if numbers]
+    mesh = heat_map(axes, values, texts, cmap="cividis", low=ends[0], high=ends[1], linewidth=0.4)
+    for ticks, names in ((axes.set_xticks, across), (axes.set_yticks, down)):
+        every = max(1, -(-len(names) // 16))
+        ticks([i + 0.5 for i in range(0, len(names), every)], names[::every])
+    axes.set_aspect("equal")
+    return mesh
 
 
 _NAMES = ("dataset", "partition", "model", "norm", "algorithm", "objective", "defense", "attack")
@@ -108,53 +101,33 @@ def _measured(record: CellResult) -> dict[str, Mapping[str, Any]]:
     if not isinstance(found, dict):
         return {}
     by_round = {"": found} if "matrix" in found else dict(sorted(found.items(), key=lambda item: natural(item[0])))
-    return {round: facts for round, facts in by_round.items() if isinstance(facts, dict) and _matrix(facts, "matrix")}
-
-
-def _matrix(facts: Mapping[str, Any], name: str) -> list[list[float]]:
-    """Rows of accuracies; of data that a client does not have they are NaN, which files spell out."""
-    matrix = facts.get(name)
-    return [[float(value) for value in row] for row in matrix] if isinstance(matrix, list) else []
+    return {round: facts for round, facts in by_round.items() if isinstance(facts, dict) and facts.get("matrix")}
 
 
 def _forgetting_figure(name: str, record: CellResult, facts: Mapping[str, Any], width: str) -> Figure:
     from matplotlib.figure import Figure
 
     clients = [str(k) for k in facts["clients"]]
-    wide = WIDTHS[width]
+    wide, letters, few = (WIDTHS[width], 6.0, 6) if width == "column" else (WIDTHS[width], 8, 12)
     figure = Figure(figsize=(wide, 0.5 * wide + 0.35), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    letters = 6.0 if width == "column" else 8
-    few = len(clients) <= (6 if width == "column" else 12)
-    lost = [[100 * v for v in row] for row in _matrix(facts, "matrix")]
-    after = [[100 * v for v in row] for row in _matrix(facts, "after")]
-    for axes, values, title in ((left, lost, "accuracy lost (points)"), (right, after, "accuracy after (%)")):
-        _map(axes, values, clients, letters, numbers=few)
+    panels = {"matrix": "accuracy lost (points)", "after": "accuracy after (%)"}
+    for axes, (fact, title) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        # of data that a client does not have accuracies are NaN, which files spell out
+        values = [[100 * float(v) for v in row] for row in facts.get(fact) or []]
+        known = [v for row in values for v in row if not math.isnan(v)] or [0.0]
+        low, high = min(known), max(known)
+        more = 0.5 if high - low < 1 else 0.0  # nothing is made of rounding
+        numbers = letters - 1 if len(clients) <= few else 0
+        mesh = _map(axes, values, (low - more, high + more), clients, clients, numbers=numbers)
+        figure.colorbar(mesh, ax=axes, shrink=0.75, pad=0.03).ax.tick_params(labelsize=letters)
+        axes.tick_params(labelsize=letters)
         axes.set_title(title, fontsize=letters + 1)
         axes.set_xlabel("data of client", fontsize=letters)
-    left.set_ylabel("model of client", fontsize=letters)
+        axes.set_ylabel("model of client" if fact == "matrix" else "", fontsize=letters)
     mean = facts.get("mean")
     share = f"mean off the diagonal {100 * mean:.1f} points, " if isinstance(mean, float) else ""
     figure.suptitle(f"{wrapped(name, 60)}\n{share}seed {text(record.labels.get('seed'))}", fontsize=letters)
     return figure
-
-
-def _map(axes: Any, values: list[list[float]], clients: Sequence[str], letters: float, *, numbers: bool) -> None:
-    """A heatmap over the values that there are, grey where there is none; its lightness rises with them."""
-    flat = [v for row in values for v in row if not math.isnan(v)] or [0.0]
-    low, high = min(flat), max(flat)
-    if high - low < 1:  # nothing is made of rounding
-        low, high = low - 0.5, high + 0.5
-    shown = values if numbers else ()
-    texts = [[("–" if math.isnan(v) else f"{v:.0f}", letters - 1) for v in row] for row in shown]
-    mesh = heat_map(axes, values, texts, cmap="cividis", low=low, high=high, linewidth=0.4)
-    every = max(1, -(-len(clients) // 16))
-    places = [i + 0.5 for i in range(0, len(clients), every)]
-    axes.set_xticks(places, clients[::every])
-    axes.set_yticks(places, clients[::every])
-    axes.tick_params(labelsize=letters)
-    axes.set_aspect("equal")
-    axes.figure.colorbar(mesh, ax=axes, shrink=0.75, pad=0.03).ax.tick_params(labelsize=letters)
 
 
 _FIRST = (

@@ -17,7 +17,7 @@ from ..frame import counted, frame
 from ..grouping import NO_ATTACK
 from ..loading import board_of, matching, open_source, problems_of
 from ..ranking import rank_board
-from ..store import refuse_no_file, write_atomic
+from ..store import refuse_file, write_atomic
 from .clients import bn_pca_figures, distributions, forgetting_maps, representation_figures
 from .curves import LINES, curves
 from .heatmap import heatmaps
@@ -116,7 +116,7 @@ def plot(
     if kind not in KINDS:
         raise UsageError(f"plot: no kind {kind!r}; {closest(kind, KINDS)}")
     target, form = target_of(save, "plot")
-    refuse_no_file("save", target)
+    refuse_file("save", target)
     store = open_source(path)
     loaded = store.current()
     for words in problems_of(store, loaded):

@@ -143,17 +143,12 @@ def test_a_trade_off_says_how_many_rows_it_leaves_out() -> None:
     assert figure.axes[0].get_title("left") == "1 row without both numbers for all seeds left out"
 
 
-def test_the_area_of_a_bubble_goes_with_its_samples() -> None:
+def test_lightness_goes_with_the_samples_of_a_client_and_class() -> None:
     counts = [[10, 0], [5, 20]]
     ((_, figure),) = distributions([record().model_copy(update={"label_counts": counts})])
-    (bubbles,) = figure.axes[0].collections
-    places = [tuple(place) for place in bubbles.get_offsets().tolist()]
-    areas = dict(zip(places, bubbles.get_sizes().tolist(), strict=True))
-    assert areas[1, 1] == pytest.approx(2 * areas[0, 0])
-    assert areas[1, 1] == pytest.approx(4 * areas[1, 0])
-    (more,) = (figure for _, figure in distributions([record()]))
-    # Neighbours may touch and not overlap: the largest is nearly as wide as the places are apart.
-    assert 0.5 * 24 < more.axes[0].collections[0].get_sizes().max() ** 0.5 < 24
+    (mesh,) = figure.axes[0].collections
+    assert mesh.get_array().tolist() == [[10, 5], [0, 20]]  # classes down, clients across
+    assert mesh.get_clim() == (0, 20)
 
 
 def test_each_component_tells_its_own_share() -> None:
