@@ -60,7 +60,7 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-REMEDY = "run fewer cells at once (--jobs), or smaller ones (batch, clients, model)"
+REMEDY = "run fewer cells at once (--jobs, --slots), or smaller ones (batch, clients, model)"
 
 
 def exhausted(error: BaseException) -> bool:

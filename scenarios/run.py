@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -145,20 +146,14 @@ class _Run:
             self._measuring = measure(self._cell, self._built, self._options)
             self._ready = True
             tested = self._train()
-            found = (
-                {"metrics": self._measuring.final(tested, self._resolved.key)} if self._options.team.is_rank0 else {}
-            )
-            return {"status": "done", **found, **self._so_far()}
+            metrics = self._measuring.final(tested, self._resolved.key) if self._options.team.is_rank0 else None
+            return {"status": "done", "metrics": metrics, **self._so_far()}
         except RowsLost as error:
             return self._diverged(Diverged(self._rounds + 1, f"so many rows ({error})"))
         except Refused as error:
             return {"status": "refused", "reason": str(error)}
         except Diverged as error:
             return self._diverged(error)
-        except torch.OutOfMemoryError as error:
-            where, first = self._options.first_device, str(error).partition(". ")[0]
-            reason = f"out of memory on {where}: {first}; use fewer --slots, a smaller batch or --device cpu{plug_ins}"
-            return {"status": "failed", "reason": reason}
         except StoreError:  # a folder that cannot be written: the next cell would end no better
             raise
         except BaseException as error:
@@ -194,8 +189,11 @@ class _Run:
         ):  # fmt: skip
             tested = record.tested or record.state
             self._seconds += time.perf_counter() - clock
-            for listener in (self._note, self._evaluate, self._report, self._save):
-                listener(record)
+            self._rounds = record.round
+            self._note(record)
+            self._evaluate(record)
+            self._options.on_round(record.round, cell.end, record.loss)
+            self._keeper.save(partial(self._progress, record))
             clock = time.perf_counter()
         assert tested is not None
         return tested
@@ -233,7 +231,6 @@ class _Run:
                 facts[name] = value
 
     def _evaluate(self, record: RoundRecord) -> None:
-        self._rounds = record.round
         if record.round in self._cell.forgetting_rounds:
             self._measuring.forgetting(record.state, record.local)
         if self._measured(record.round) and self._options.team.is_rank0:
@@ -241,12 +238,6 @@ class _Run:
         if record.round == self._cell.end:
             picture = bn_statistics(self._cell, self._built, record.state, record.local)
             self._measuring.facts |= {} if picture is None else {"bn_statistics": picture}
-
-    def _report(self, record: RoundRecord) -> None:
-        self._options.on_round(record.round, self._cell.end, record.loss)
-
-    def _save(self, record: RoundRecord) -> None:
-        self._keeper.save(lambda: self._progress(record))
 
     def _progress(self, record: RoundRecord) -> tuple[dict[str, Any], dict[str, Any]]:
         """Everything a checkpoint holds: the engine's state and what has been noted beside it."""

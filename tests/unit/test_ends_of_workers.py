@@ -34,7 +34,10 @@ ENDS = {
     "no-exception": ("raise type('Odd', (BaseException,), {})('odd')", "Odd: odd"),
     "no-words": ("raise type('Mute', (Exception,), {'__str__': lambda e: 1 / 0})", "Mute, whose text cannot be made"),
     "no-memory": ("raise MemoryError", "MemoryError: out of memory: too much was asked for at once"),
-    "no-room": ("raise torch.OutOfMemoryError('CUDA out of memory. Tried 9 GiB')", "out of memory on cpu: CUDA out of"),
+    "no-room": (
+        "raise torch.OutOfMemoryError('CUDA out of memory. 9 GiB')",
+        "MemoryError: out of memory: CUDA out of",
+    ),
     "leaves": ("import os; os._exit(0)", f"{DIED}: exit status 0"),
     "killed": (
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
