@@ -109,8 +109,7 @@ class BlackBox(nn.Module):
         assert not any(p.requires_grad for p in self.parameters())
         assert not torch.is_grad_enabled()
         assert not x.requires_grad
-        logits: torch.Tensor = self.inner(x)
-        return logits
+        return self.inner(x)
 
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if getattr(create("evasion", s), "black_box", False)])

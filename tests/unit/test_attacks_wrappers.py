@@ -118,9 +118,7 @@ def test_partial_attackers_take_each_other_for_the_honest(spied: list[View]) -> 
         ("model-replacement(label-flip(target=2))", "blind", True, True, True, 2),
     ],
 )
-def test_facts_of_the_wrapped_attack(
-    spec: str, knowledge: str, own: bool, forges: bool, poisons: bool, target: int | None
-) -> None:
+def test_facts_of_the_wrapped_attack(spec, knowledge, own, forges, poisons, target):
     attack = robustfl.attack(spec)
     assert (attack.knowledge, attack.needs_own, attack.forges) == (knowledge, own, forges)
     assert (attack.poisons_data, attack.target) == (poisons, target)

@@ -367,8 +367,7 @@ def forecast(past: list[Array], alpha: float, beta: float) -> Array:
         pushed = [A @ Z for Z in series[:-1]]
         right = sum(P.T @ after for P, after in zip(pushed, series[1:], strict=True))
         B = np.linalg.inv(sum(P.T @ P for P in pushed) + beta * np.eye(len(B))) @ right
-    made: Array = scale * (A @ series[-1] @ B).T
-    return made
+    return scale * (A @ series[-1] @ B).T
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -401,8 +400,7 @@ def hessian_times(steps: Array, changes: Array, v: Array) -> Array:
     lower = np.tril(sy, -1)
     middle = np.block([[sigma * steps.T @ steps, lower], [lower.T, -np.diag(np.diag(sy))]])
     both = np.concatenate([sigma * steps, changes], axis=1)
-    made: Array = sigma * v - both @ np.linalg.solve(middle, both.T @ v)
-    return made
+    return sigma * v - both @ np.linalg.solve(middle, both.T @ v)
 
 
 def parted(x: Array, k: int) -> tuple[float, Array]:
@@ -467,13 +465,11 @@ def clustered(distance: Array) -> Array:
 
 def apart(distance: Array) -> Array:
     label = clustered(distance)
-    made: Array = (label[:, None] != label[None, :]).astype(float)
-    return made
+    return (label[:, None] != label[None, :]).astype(float)
 
 
 def euclidean(rows: Array) -> Array:
-    made: Array = np.sqrt(((rows[:, None] - rows[None]) ** 2).sum(-1))
-    return made
+    return np.sqrt(((rows[:, None] - rows[None]) ** 2).sum(-1))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -217,7 +217,6 @@ def test_a_bucket_is_a_mean_and_every_row_is_in_one():
     mixed = Mixed(Stack(normal(7, 3))).after(
         create("defense", "bucketing", s=3), f=1, context=Context(generator=stream(0, "defense"))
     )
-    assert mixed.coefficients is not None
     assert (mixed.coefficients > 0).sum(1).tolist() == [3, 3, 1]
     torch.testing.assert_close(mixed.coefficients.sum(1), torch.ones(3).double())
     assert (mixed.coefficients > 0).sum(0).tolist() == [1] * 7

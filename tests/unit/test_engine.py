@@ -60,7 +60,6 @@ def result(**settings: object) -> tuple[torch.Tensor, torch.Tensor, Built]:
     last = None
     for record in train(built.experiment):
         last = record
-    assert last is not None
     return last.state.theta.clone(), last.state.statistics.clone(), built
 
 
@@ -158,9 +157,7 @@ BASE = {"norm": "fbn", "attack": "foe", "defense": "nnm+median", "clients": 7, "
     ("algorithm", "participation"),
     [("dsgd", 0.8), ("fedavg(local_steps=2, momentum=0.5, keep_momentum=true)", 1.0)],
 )
-def test_honest_messages_of_the_first_rounds_do_not_depend_on_the_attack(
-    attack: str, algorithm: str, participation: float
-) -> None:
+def test_honest_messages_of_the_first_rounds_do_not_depend_on_the_attack(attack, algorithm, participation):
     """The first aggregate differs, but honest clients' first messages, batches and augmentation are the same."""
     from robustfl.engine.training import _Loop, initial_state
 

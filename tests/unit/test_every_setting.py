@@ -99,7 +99,6 @@ def found(cell: Cell) -> str:
     record = run_cell(cell, fingerprint="x")
     assert (record.status, record.reason) == ("done", None)
     m = record.metrics
-    assert m is not None
     measured = [m.sa, m.loss, list(m.ra.values()), m.ra_worst, m.per_client, list(m.per_user.values()), m.samples]
     groups = [list(group.values()) for group in m.groups.values()]
     return canonical(

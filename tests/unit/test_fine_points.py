@@ -230,8 +230,7 @@ def test_fldetector_judges_three_clients_and_nobody_who_has_been_away() -> None:
 
 
 def forged(spec: str, honest: Rows, f: int) -> Tensor:
-    rows: Tensor = robustfl.forge(spec, doubles(honest), f=f)
-    return rows
+    return robustfl.forge(spec, doubles(honest), f=f)
 
 
 def test_fangs_bound_against_krum_counts_entries_that_move_and_the_forged_copies() -> None:

@@ -24,7 +24,6 @@ from robustfl.vectors import flatten_parameters, layout_of, read_statistics, tag
 
 class Copy(Attack):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        assert view.honest is not None
         return view.honest[:1].expand(view.f, -1)
 
 
@@ -300,9 +299,7 @@ def test_identity_of_a_wrapper_holds_that_of_what_it_wraps() -> None:
     assert [part["name"] for part in several["parts"]] == ["fgsm", "pgd"]
 
 
-def test_a_setting_that_is_said_is_not_its_value_from_before_a_choice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_setting_that_is_said_is_not_its_value_from_before_a_choice(monkeypatch):
     monkeypatch.setattr("robustfl.records.LATER", {"select": "last", "rotate": 0.0, "stop": None})
     said = {"select": "validation", "seed": 1}
     assert completed(said, ["select", "rotate", "seed"]) == {**said, "rotate": 0.0}

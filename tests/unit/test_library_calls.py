@@ -135,9 +135,7 @@ def board(records: list[CellResult], tmp_path: Path) -> Path:
     return write_board(publish(records, name="ours"), tmp_path / "board.json")
 
 
-def test_run_takes_settings_and_returns_the_record(
-    records: list[CellResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_takes_settings_and_returns_the_record(records, tmp_path, capsys):
     rounds: list[tuple[int, int]] = []
     record = robustfl.run(
         {**SMALL, "attack": "sf", "f": 1}, out=tmp_path, on_round=lambda r, total, loss: rounds.append((r, total))

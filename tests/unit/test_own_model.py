@@ -81,12 +81,10 @@ def test_a_loop_of_ones_own_has_the_numbers_of_a_cell() -> None:
     space = runpy.run_path(str(EXAMPLES / "own_loop.py"))
     record = robustfl.run(space["CELL"])
     found = robustfl.evaluate(space["model"], "digits", evasions=space["CELL"]["evasions"])
-    assert record.metrics is not None
     assert (found.sa, found.ra, found.worst) == (record.metrics.sa, record.metrics.ra, record.metrics.ra_worst)
     assert found.per_class == record.metrics.per_class
     assert found.loss == pytest.approx(record.metrics.loss, rel=1e-9)
     assert found.sa > 0.8
-    assert found.worst is not None
     assert found.worst < found.sa - 0.1, "the attacks do something"
 
 
@@ -277,7 +275,6 @@ def test_batches_of_unequal_size_weigh_by_their_images_and_none_beyond_the_limit
 
 def _wilson(value: float | None, samples: int) -> object:
     """Wilson's interval of a share of ``samples``, at 95 %."""
-    assert value is not None
     z = 1.959963984540054
     middle, reach = value + z**2 / (2 * samples), z * (value * (1 - value) / samples + z**2 / (4 * samples**2)) ** 0.5
     return pytest.approx(tuple((middle + s * reach) / (1 + z**2 / samples) for s in (-1, 1)), abs=1e-6)

@@ -329,9 +329,7 @@ def test_an_evasion_that_aims_at_a_class_that_there_is_not_is_refused_before_tra
         ("[cell]\n", ['plugins=["a.py"]'], "files of plug-ins are named by --plugin FILE"),
     ],
 )
-def test_slips_of_a_file_are_told_with_what_to_write(
-    text: str, settings: list[str], words: str, tmp_path: Path
-) -> None:
+def test_slips_of_a_file_are_told_with_what_to_write(text, settings, words, tmp_path):
     file = tmp_path / "s.toml"
     file.write_text(text)
     with pytest.raises(UsageError, match=re.escape(words)):
@@ -564,9 +562,7 @@ def test_forgetting_is_refused_for_what_is_missing_alone(settings: dict[str, Any
     assert reason == (missing and said)
 
 
-def test_more_plug_ins_stand_beside_those_of_a_scenario_by_their_whole_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_plug_ins_stand_beside_those_of_a_scenario_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = Scenario.of({"name": "x", "plugins": ["/a.py"]}).beside(["b.py"])
     assert made.plugins == ("/a.py", str(tmp_path.resolve() / "b.py"))

@@ -119,7 +119,6 @@ def test_unfit_rules_are_refused_with_the_reason(rule: str) -> None:
     name = rule.split("+")[0]
     for chosen in (cell(defense=rule), cell(defense="mean", statistics_defense=rule)):
         reason = refusal(chosen)
-        assert reason is not None
         assert f"{name}: " in reason
         assert parse_pipeline(rule).parts[0].unfit_for_statistics in reason
     assert "statistics_defense='median'" in str(refusal(cell(defense=rule)))

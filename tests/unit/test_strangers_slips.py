@@ -120,9 +120,7 @@ def test_a_server_whose_state_nobody_would_use_is_refused(step: str, words: str,
         ('work.theta, {"m": work.aggregate}', "work.theta.mean(), {}", "server_step() returned a tensor ()"),
     ],
 )
-def test_what_torch_would_stretch_to_fit_is_no_message_and_no_model(
-    right: str, wrong: str, words: str, tmp_path: Path
-) -> None:
+def test_what_torch_would_stretch_to_fit_is_no_message_and_no_model(right, wrong, words, tmp_path):
     assert STATEFUL.count(right) == 1
     loaded(tmp_path, (STATEFUL % "server_step").replace(right, wrong))
     record = run({"algorithm": "slip", "model": "mlp(hidden=())", "norm": "none", "rounds": 1, "evasions": []})

@@ -99,9 +99,7 @@ def test_a_direction_of_spread_shared_by_several_is_taken_as_their_mean() -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("n", "d"), [(6, 3), (9, 500), (7, 70_000)])
 @pytest.mark.parametrize("steps", ["", "nnm", "clipping(c=3)", "arc+nnm"])
-def test_distances_are_no_farther_off_than_their_slack_and_the_slack_is_small(
-    steps: str, n: int, d: int, dtype: torch.dtype
-) -> None:
+def test_distances_are_no_farther_off_than_their_slack_and_the_slack_is_small(steps, n, d, dtype):
     X = (normal(n, d) ** 3 + 0.5).to(dtype)
     X[-2:] = -X[:-2].mean(0)
     rows, exact = Mixed(Stack(X)), Mixed(Stack(X.double()))
