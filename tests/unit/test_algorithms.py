@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +11,7 @@ from robustfl.branches import ADVERSARIAL, CLEAN, through
 from robustfl.contracts import LocalWork, ServerWork, Task
 from robustfl.engine import State, train
 from robustfl.engine.statistics import begin
-from robustfl.errors import Refused, UsageError
+from robustfl.errors import Refused
 from robustfl.registry import create
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
@@ -50,13 +48,6 @@ def test_fednova_tells_that_it_is_fedavg() -> None:
     assert said == ["", ""]
     alike = create("algorithm", "fednova(local_steps=6)").caution(6)
     assert alike == "fednova: every client takes 6 local steps a round, so it is fedavg"
-
-
-def test_fednova_needs_the_number_of_steps_and_a_momentum_that_starts_anew() -> None:
-    with pytest.raises(UsageError, match=r"steps=\[\.\.\.\]"):
-        create("algorithm", "fednova").server_step(ServerWork(torch.zeros(1), torch.ones(1), 0.1))
-    with pytest.raises(UsageError, match="keep_momentum"):
-        create("algorithm", "fednova", momentum=0.5, keep_momentum=True)
 
 
 def test_scaffold_keeps_no_variate_for_private_entries() -> None:
@@ -193,12 +184,6 @@ def test_attackers_that_compute_nothing_leave_kept_momenta_alone() -> None:
         for extra in (", keep_momentum=true", "")
     )
     assert torch.equal(kept, fresh)  # in the first round there is nothing kept to differ by
-
-
-@pytest.mark.parametrize("bad", [[0.0, 0.0], [-0.1, 1.1], [math.nan, 1.0]])
-def test_wsm_refuses_shares_that_are_none(bad: list[float]) -> None:
-    with pytest.raises(ValueError, match="class shares"):
-        create("objective", "wsm").per_sample(torch.zeros(1, 2), torch.tensor([0]), torch.tensor(bad))
 
 
 @pytest.mark.parametrize(("norm", "left_out"), [("naive-bn", 1), ("hbn", 1), ("gn", 0), ("fbn", 0)])

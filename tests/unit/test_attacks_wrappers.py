@@ -15,7 +15,6 @@ import robustfl
 from robustfl.attacks.byzantine.search import golden_section
 from robustfl.contracts import Aggregator, Attack, Context, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
-from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, parse
 
@@ -339,11 +338,6 @@ def test_a_result_that_is_not_finite_is_never_the_best(search: str, value: float
     at_first = lambda stack: mean + (value if torch.allclose(stack[-1], mean) else 1.0)  # noqa: E731
     found, _ = robustfl.attack("opt(foe)", search=search).find(view(aggregate=at_first), generator=stream(0))
     assert found.distance == pytest.approx(math.sqrt(12))
-
-
-def test_a_search_without_a_server_says_what_it_needs() -> None:
-    with pytest.raises(UsageError, match="its view needs aggregate"):
-        sent("opt(sf)", view(aggregate=None))
 
 
 @pytest.mark.parametrize(

@@ -57,18 +57,6 @@ def test_the_bound_is_met_with_equality_and_never_passed(name: str, deviation: s
     assert measure(vector, honest) == pytest.approx(limit(honest), rel=1e-9)
 
 
-def halved(name: str, honest: Tensor, p: Tensor, *, gamma: float = 50.0, precision: float = 1e-6) -> float:
-    """The papers' search for the factor: up or down by a step that halves, kept when the bound holds."""
-    measure, limit = BOUNDED[name]
-    bound, step, best = limit(honest), gamma, 0.0
-    while step > precision:
-        holds = measure(honest.mean(0) + gamma * p, honest) <= bound
-        best = gamma if holds else best
-        step /= 2
-        gamma += step if holds else -step
-    return best
-
-
 def test_min_sum_is_bounded_by_the_greatest_or_the_least_of_the_honest_sums() -> None:
     honest = rows()
     sums = [total(x, honest) for x in honest]
@@ -133,11 +121,6 @@ def test_the_direction_is_a_running_average_of_power_steps() -> None:
     average = (2 * second["z"] + step / step.norm()) / 3
     torch.testing.assert_close(third["z"], average / average.norm())
     assert int(third["seen"]) == 3
-
-
-def test_mimic_of_a_client_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="epsilon=7 must be < 7"):
-        robustfl.forge("mimic", rows(), f=1, epsilon=7)
 
 
 # --- directed deviation ----------------------------------------------------------------------------------------------

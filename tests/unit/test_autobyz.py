@@ -137,11 +137,6 @@ def test_what_autobyz_does_not_take(cell: dict[str, Any], said: str) -> None:
         expand(scenario(**cell))
 
 
-def test_a_cell_has_one_attack() -> None:
-    with pytest.raises(UsageError, match="a cell has one; write it in a scenario"):
-        Cell.of({"attack": "autobyz"})
-
-
 def test_the_data_file_names_every_member_as_cells_do_and_says_why() -> None:
     for version, ensemble in ensembles().items():
         assert len({m.label for m in ensemble.members}) == len(ensemble.members)

@@ -106,23 +106,6 @@ def test_a_share_is_not_spoilt_by_rounding():
     assert len(domain_split([100], [1], users=1, validation=0.29)[0].validation) == 29
 
 
-@pytest.mark.parametrize(
-    ("sizes", "tests", "options"),
-    [([10, 3], [5, 5], {"users": 4}), ([10], [3], {"users": 4}), ([9], [9], {"users": 1, "share": 0.1})],
-)
-def test_users_without_images_are_refused(sizes, tests, options):
-    with pytest.raises(Refused, match="users per domain get"):
-        domain_split(sizes, tests, **options)
-
-
-@pytest.mark.parametrize("options", [{"users": 0}, {"users": 1, "share": 0.0}, {"users": 1, "validation": 1.0}])
-def test_impossible_settings_of_a_split_are_named(options):
-    with pytest.raises(UsageError, match="must be"):
-        domain_split([10], [10], **options)
-    with pytest.raises(UsageError, match="no domains"):
-        domain_split([10], [10, 10], users=1)
-
-
 # --- the embedded domains --------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from robustfl.attacks.byzantine.wrapping import ModelReplacement
 from robustfl.contracts import View
 from robustfl.engine import initial_state, train
 from robustfl.engine.client_state import allocate_client_state
-from robustfl.errors import Diverged, StoreError, UsageError
+from robustfl.errors import Diverged, StoreError
 from robustfl.registry import entries
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
@@ -278,12 +278,6 @@ def test_a_disk_without_room_is_told_with_the_remedy() -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert bytes_of(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "many", "-1", "4 parsec", "i", "4ib"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(UsageError, match="GiB"):
-        bytes_of(text)
 
 
 SMALL: dict[str, Any] = {

@@ -18,7 +18,6 @@ from robustfl.attacks.evasion.balls import Draws, into_ball, noise_in
 from robustfl.attacks.evasion.losses import aim
 from robustfl.attacks.evasion.points import Harvest
 from robustfl.attacks.evasion.whitebox import frozen
-from robustfl.errors import UsageError
 from robustfl.randomness import stream
 
 
@@ -145,13 +144,6 @@ def test_the_default_target_is_the_least_likely_other_class() -> None:
     assert aim(model, x, y, None, "pgd").tolist() == [2, 1]
     found = robustfl.evasion("fgsm", eps=0.1, targeted=True).perturb(model, x, y)
     torch.testing.assert_close(found, torch.tensor([[0.8, 0.4, 0.2], [0.8, 0.6, 0.0]]))
-
-
-def test_a_target_that_is_no_class_is_refused() -> None:
-    with pytest.raises(UsageError, match="target=2 of 2 classes; the last one is 1"):
-        robustfl.evasion("pgd", targeted=True, target=2).perturb(
-            two_classes(), torch.tensor([[0.5, 0.5]]), torch.tensor([0])
-        )
 
 
 # --- what defaults do, spelt out -------------------------------------------------------------------------------------

@@ -95,17 +95,6 @@ def test_a_hyperplane_out_of_reach_is_approached_to_the_corner(norm: str) -> Non
     torch.testing.assert_close(project(x, w, torch.tensor([9.0]), norm), torch.tensor([[-0.2, 0.3, 0.0]]))
 
 
-# --- Square ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["square", "lsa"])
-def test_what_moves_squares_or_pixels_wants_images(name: str) -> None:
-    with pytest.raises(UsageError, match=r"must be images \[b C H W\]"):
-        robustfl.evasion(name).perturb(
-            linear([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0]), torch.ones(1, 2).double(), torch.tensor([0])
-        )
-
-
 # --- local search ----------------------------------------------------------------------------------------------------
 
 
@@ -163,17 +152,6 @@ def test_the_worst_case_is_written_in_one_way() -> None:
     assert attack.of == "pgd(steps=9)+worst(of='fgsm+square(p=0.5)')"
     assert [part.name for part in attack.parts] == ["pgd", "worst"]
     assert attack.passes == 27 + 3 + 5001
-
-
-@pytest.mark.parametrize(
-    ("of", "words"),
-    [("", "joined by '+'"), ("pgd+", "joined by '+'"), ("pgd+sqare", "did you mean 'square'"), ("pgd(steps=0)", "≥ 1")],
-)
-def test_a_worst_case_of_nothing_known_is_refused(of: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        robustfl.evasion("worst", of=of)
-    assert words in str(caught.value)
-    assert str(caught.value).startswith("evasion 'worst': of=")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from robustfl.engine.clients import Clients
 from robustfl.engine.statistics import begin, collect, collecting
 from robustfl.engine.statistics_aggregation import _moved
 from robustfl.engine.training import _Loop
-from robustfl.errors import UsageError
 from robustfl.registry import create
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
@@ -301,30 +300,6 @@ def test_moving_averages_take_no_pass_and_are_what_is_tested() -> None:
     assert last.tested is None
     initial = e.layout.initial_statistics(last.state.theta)
     assert not torch.equal(last.state.statistics, initial)
-
-
-@pytest.mark.parametrize(
-    ("norm", "said"),
-    [
-        ("hbn(collection=training)", "use eval_stats='ema'"),
-        ("hbn(collection=training, eval_stats=all)", "use eval_stats='ema'"),
-        (
-            "hbn(collection=training, eval_stats=ema, stats_samples=9)",
-            "stats_samples=9 changes nothing unless collection",
-        ),
-        (
-            "hbn(collection=training, eval_stats=ema, stats_mode=repo)",
-            "stats_mode='repo' changes nothing unless collection",
-        ),
-        ("hbn(collection=training, eval_stats=ema, tolerance=1)", "tolerance=1.0 changes nothing unless collection"),
-        ("hbn(tolerance=1)", "norm 'hbn': tolerance=1.0 changes nothing unless stats_mode=eval"),
-        ("hbn(stats_mode=repo, tolerance=1)", "norm 'hbn': tolerance=1.0 changes nothing unless stats_mode=eval"),
-        ("hbn(mixture=fixed)", "mixture='fixed' is not allowed"),
-    ],
-)
-def test_variants_that_would_ignore_a_parameter_are_errors(norm: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        create("norm", norm)
 
 
 def test_hbn_on_standardised_weights_has_fedwons_convolutions_under_its_own_layers() -> None:

@@ -12,7 +12,6 @@ import torch
 
 from robustfl import kernels
 from robustfl.defenses import Stack
-from robustfl.errors import UsageError
 from robustfl.kernels import blocks, fused, gram, moments, native, order
 from robustfl.kernels.blocks import over_columns
 from robustfl.kernels.networks import network
@@ -96,11 +95,6 @@ def test_inputs_are_not_written_to():
     kernels.mean_and_std(X)
     kernels.centred_gram(X)
     assert torch.equal(X, before)
-
-
-def test_trimming_everything_is_an_error_naming_the_numbers():
-    with pytest.raises(UsageError, match="n=4"):
-        trimmed_mean(torch.zeros(4, 2), 2)
 
 
 def test_without_a_compiler_the_c_kernels_are_not_asked_for(monkeypatch):

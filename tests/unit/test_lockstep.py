@@ -15,7 +15,6 @@ from robustfl.engine import train
 from robustfl.engine.clients import Clients
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import refusal
 
 
 def settings(**more: object) -> Cell:
@@ -63,12 +62,6 @@ ATTACKED = {"norm": "fedtan", "clients": 6, "f": 1, "scope": "statistics", "roun
 def test_attack_on_updates_alone_leaves_the_exchanges_honest() -> None:
     hit = {**ATTACKED, "attack": "foe(eta=30)", "scope": "update"}
     assert torch.equal(run(settings(**hit))[1], run(settings(**{**hit, "attack": "none"}))[1])
-
-
-@pytest.mark.parametrize("other", [{"algorithm": "fedsam"}, {"algorithm": "moon"}, {"objective": "at", "at": "all"}])
-def test_pairs_that_make_no_sense_are_refused(other: dict[str, str]) -> None:
-    reason = refusal(Cell.of({"norm": "fedtan", "algorithm": "fedavg", **other}))
-    assert "plain pass" in reason
 
 
 N, F, ROUNDS, LR, EPS, BETA = 6, 1, 3, 0.1, 1e-5, 0.1

@@ -15,13 +15,12 @@ from robustfl.contracts import Tag
 from robustfl.engine import train
 from robustfl.engine.personal import Personal, Privacy, lent
 from robustfl.engine.statistics import begin
-from robustfl.errors import Refused, UsageError
 from robustfl.evaluation import macs_per_epoch
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import key_of, refusal, resolve
+from robustfl.scenarios.expand import key_of, resolve
 from robustfl.scenarios.methods import at_users
 from robustfl.vectors import layout_of
 
@@ -165,100 +164,6 @@ def test_domains_with_unequally_many_users_are_settings_of_their_own() -> None:
     assert resolve(cell, "x")["cell"]["domain_users"] == [1, 4, 2]
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"domain_users": [1, 2]}, "2 numbers for 3 domains"),
-        ({"domain_users": [1, 2, 3], "clients": 7}, "clients=7 must be 6"),
-        ({"domain_users": [2, 2, 2], "clients": 9}, "clients=9 must be 6"),
-        ({"domain_users": [3, 3], "clients": 6}, "2 numbers for 3 domains"),
-        ({"domain_users": [1, 2, 0]}, "list of numbers of users"),
-        ({"domain_users": [1, 2, True]}, "list of numbers of users"),
-        ({"clients": 7}, "multiple of the 3 domains"),
-        ({"clients": 6, "user_sizes": "dirichlet(alpha=0)"}, "alpha=0"),
-        ({"clients": 6, "user_sizes": "dirichlet(beta=1)"}, "no parameter 'beta'"),
-        ({"clients": 6, "user_sizes": "dirichle"}, "did you mean 'dirichlet'"),
-        ({"clients": 6, "user_sizes": 3}, "user_sizes=3"),
-    ],
-)
-def test_numbers_and_sizes_of_users_that_make_no_sense_are_errors(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        Cell.of({"domains": DOMAINS, **settings})
-
-
-@pytest.mark.parametrize(
-    "setting", [{"domain_users": [2, 3]}, {"domain_users": [2, 2]}, {"user_sizes": "dirichlet"}, {"domain_share": 0.5}]
-)
-def test_settings_of_domains_need_domains(setting: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="belongs to domains, and there are none"):
-        Cell.of(setting)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    ["every", "users(ids=(8,))", "users(ids=(-1,))", "users", "ratio(rho=0)", "ratio(rho=0.1)", "ratio",
-     "domains(first=3)", "domains", "ratio(rho=0.5, domains=0)", "all(rho=1)", "ratio(rho=true)"],
-)  # fmt: skip
-def test_rules_that_name_nobody_are_errors(rule: str) -> None:
-    with pytest.raises(UsageError, match="at="):
-        Cell.of({"clients": 8, "at": rule})
-
-
-@pytest.mark.parametrize("objective", ["at", "pnc", "free-at", "fedrob"])
-def test_objectives_for_at_users_need_some(objective: str) -> None:
-    norm = "dual-bn(local=true)"
-    reason = refusal(Cell.of({"objective": objective, "algorithm": "fedavg", "norm": norm}))
-    assert "at=" in reason
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"objective": "pnc", "at": "all", "norm": "naive-bn"}, "branches"),
-        ({"propagation": "fedrbn", "at": "all", "norm": "naive-bn"}, "branches"),
-        ({"propagation": "fedrbn", "norm": "dual-bn(local=true)"}, "AT user"),
-        *(({"propagation": "fedrbn(temperature=1)", "at": "users(ids=(0, 1))", "norm": LOCAL, "objective": objective},
-           "such as fedrbn(similarity=uniform)") for objective in ("free-at", "fedrob")),
-        ({"propagation": "fedrbn+trimmed-mean", "at": "users(ids=(0, 1))", "norm": LOCAL, "f_declared": 1}, "2"),
-        ({"propagation": "fedrbn", "at": "users(ids=(0,))", "norm": LOCAL, "f": 1, "byzantine": "at"}, "honest"),
-        ({"f": 2, "byzantine": "at", "at": "users(ids=(0,))"}, "AT users"),
-        ({"objective": "free-at", "at": "all", "algorithm": "dsgd"}, "replays"),
-        ({"objective": "at", "at": "all", "norm": "centralised-bn", "algorithm": "dsgd"}, "one machine"),
-        ({"defense": "fltrust"}, "server_samples"),
-        ({"defense": "fltrust", "server_samples": 10, "norm": "naive-bn"}, "sends more"),
-        ({"defense": "fltrust", "server_samples": 10, "norm": "gn", "algorithm": "scaffold"}, "sends more"),
-        ({"forgetting": True}, "validation"),
-    ],
-)  # fmt: skip
-def test_impossible_cells_are_refused_before_training(settings: dict[str, object], said: str) -> None:
-    reason = refusal(Cell.of({"algorithm": "fedavg", **settings}))
-    assert said in reason
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            {"defense": "fltrust", "norm": "gn", "server_samples": 100_000},
-            "server_samples=100000 leaves clients nothing",
-        ),
-        (
-            {"partition": "dirichlet(alpha=0.01, min_size=0)", "clients": 99},
-            r"leaves client \d+ of 99 without training",
-        ),
-    ],
-)
-def test_what_leaves_a_client_without_samples_is_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(Refused, match=said):
-        build(Cell.of(settings))
-
-
-@pytest.mark.parametrize("norm", [LOCAL, "naive-bn", "fbn", "hbn", "gn", "fedtan"])
-def test_a_scheme_without_a_layer_in_the_model_is_refused(norm: str) -> None:
-    with pytest.raises(Refused, match="no normalization layers"):
-        build(cell(norm=norm, model="mlp(hidden=())"))
-
-
 def test_schemes_without_layers_need_none() -> None:
     assert build(cell(norm="none", model="mlp(hidden=())")).experiment.layout.s == 0
 
@@ -385,28 +290,6 @@ def test_the_work_of_users_with_unequal_data_is_that_on_their_own_images() -> No
     assert found["AT"] == pytest.approx(each["AT"] / 10 * sizes[0])
     assert found["ST"] == pytest.approx(each["ST"] / 10 * sum(sizes[1:]) / 3)
     assert found["mean"] == pytest.approx((found["AT"] + 3 * found["ST"]) / 4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"domains": DOMAINS, "clients": 4}, "multiple"),
-        ({"domains": DOMAINS, "clients": 6, "dataset": "digits"}, "leave those two out"),
-        ({"domains": DOMAINS, "clients": 6, "partition": "gamma(gamma=0)"}, "leave those two out"),
-        ({"domain_share": 0.5}, "domain_share"),
-        ({"domains": ["no-such"]}, "no-such"),
-        ({"propagation": "median"}, "propagates nothing"),
-        ({"defense": "fedrbn"}, "propagation"),
-    ],
-)
-def test_bad_domains_and_propagations_are_errors(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        Cell.of(settings)
-
-
-def test_domains_of_different_shapes_are_refused() -> None:
-    with pytest.raises(Refused, match="resized"):
-        build(cell(domains=["digits", DOMAINS[0]]))
 
 
 def test_a_cell_with_domains_survives_a_round_trip() -> None:

@@ -12,7 +12,6 @@ from torch import nn
 
 from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer
 from robustfl.engine.statistics import begin, lockstep
-from robustfl.errors import UsageError
 from robustfl.layer_kinds import TABLE
 from robustfl.norms.lockstep import KINDS
 from robustfl.norms.normalizer_free import FeatureNorm
@@ -21,7 +20,7 @@ from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.scenarios import run
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import fingerprints, key_of, refusal, resolve
+from robustfl.scenarios.expand import fingerprints, key_of, resolve
 from robustfl.vectors import Layout, flatten_parameters, layout_of
 from tests.passes import plain_gradients, shared_gradients
 
@@ -218,24 +217,3 @@ def test_what_the_shared_pass_cannot_do_is_said_in_bfloat16_too() -> None:
     (warning,) = run.run_cell(cell, fingerprint=fingerprints([cell], None)[cell]).certificates["warnings"]
     assert "one after another" in warning
     assert "hook" in warning
-
-
-@pytest.mark.parametrize(
-    ("rest", "message"),
-    [
-        ({"dtype": "float64"}, "precision='bf16' shortens float32, not dtype='float64'"),
-        ({"norm": "hbn", "dtype": "float64"}, "precision='bf16' shortens float32, not dtype='float64'"),
-        ({"norm": "centralised-bn", "algorithm": "fedavg"}, "centralised-bn is one machine on all data"),
-        ({"norm": "fedtan", "algorithm": "moon"}, "fedtan takes its first step in one plain pass of all clients"),
-        ({"norm": "hbn", "objective": "pnc", "at": "all"}, "pnc needs a norm with branches"),
-    ],
-)
-def test_what_does_not_go_in_bfloat16_is_refused_with_its_reason(rest: dict[str, Any], message: str) -> None:
-    reason = refusal(Cell.of({**TINY, "precision": "bf16", **rest}))
-    assert message in reason
-
-
-@pytest.mark.parametrize(("given", "right"), [("bfloat16", "bf16"), ("tf23", "tf32")])
-def test_unknown_precisions_are_told_the_nearest_right_one(given: str, right: str) -> None:
-    with pytest.raises(UsageError, match=f"precision='{given}': did you mean .*'{right}'"):
-        Cell.of({"precision": given})

@@ -12,7 +12,6 @@ from robustfl.attacks.byzantine.alie import z_max
 from robustfl.contracts import Task
 from robustfl.engine import train
 from robustfl.engine.clients import Clients
-from robustfl.errors import UsageError
 from robustfl.evaluation.accuracy import attack_success
 from robustfl.evaluation.computation import macs_per_epoch
 from robustfl.models.dropout import ClientDropout
@@ -286,18 +285,3 @@ def test_cost_counts_every_replay_of_a_batch() -> None:
     once, thrice = (certificates(**users, objective=f"free-at(replays_per_batch={m})") for m in (1, 3))
     assert thrice["macs_per_epoch"]["AT"] == pytest.approx(3 * once["macs_per_epoch"]["AT"])
     assert thrice["macs_per_epoch"]["ST"] == once["macs_per_epoch"]["ST"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec", "words"),
-    [
-        ("algorithm", "fedavg(keep_momentum=true)", "algorithm 'fedavg': keep_momentum=True needs momentum > 0"),
-        ("algorithm", "fedprox(keep_momentum=true)", "algorithm 'fedprox': keep_momentum=True needs momentum > 0"),
-        ("defense", "gas(rule=zzz)", "defense 'gas': rule='zzz': unknown defense 'zzz'"),
-        ("defense", "gas(rule=gas)", "defense 'gas': rule=gas would split pieces again"),
-    ],
-)
-def test_a_refusal_names_the_method_as_it_was_written(kind: str, spec: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        create(kind, spec)
-    assert str(caught.value).startswith(words)

@@ -55,12 +55,6 @@ def test_cells_with_and_without_it_have_two_keys() -> None:
     assert key_of(resolve(Cell.of(SMALL), "x")) != key_of(resolve(Cell.of({**SMALL, "stop": 2}), "x"))
 
 
-@pytest.mark.parametrize("stop", [0, 6, 7])
-def test_it_comes_before_the_last_round(stop: int) -> None:
-    with pytest.raises(UsageError, match="stop"):
-        Cell.of({**SMALL, "stop": stop})
-
-
 def test_forgetting_is_measured_where_it_stops() -> None:
     settings = {**SMALL, "validation": 0.2, "algorithm": "fedavg(local_steps=2)", "norm": "none"}
     assert Cell.of({**settings, "forgetting": True, "stop": 2}).forgetting_rounds == {2}

@@ -20,7 +20,6 @@ from robustfl.defenses.aggregators.spectral import leading
 from robustfl.defenses.cosines import cosine_distances, feature_distances
 from robustfl.defenses.slices import SlicedMixed, SlicedStack
 from robustfl.defenses.ties import largest, smallest
-from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.team import ALONE
@@ -285,11 +284,6 @@ def test_the_even_share_is_of_decimal_gamma(gamma: float, even: int) -> None:
     rest = labels[parts[0][even:]]
     assert (rest == np.sort(rest)).all()
     assert not (labels[parts[0][even - 2 :]] == np.sort(labels[parts[0][even - 2 :]])).all()
-
-
-def test_sparse_rows_are_refused_with_what_to_do() -> None:
-    with pytest.raises(UsageError, match="to_dense"):
-        robustfl.defense("mean")(torch.eye(3).to_sparse(), f=0)
 
 
 WHOLE = [
