@@ -92,12 +92,6 @@ def test_what_it_aims_at_comes_nearer(attack: Evasion) -> None:
     assert share == 1.0 or (attack.name in SEARCHES and share > 0)
 
 
-def test_radius_zero_of_all_it_holds_changes_nothing() -> None:
-    x, y = images()
-    attack = create("evasion", "worst(of=pgd(eps=0)+square(eps=0, queries=9)+fgsm(eps=0, norm=l2))")
-    assert torch.equal(attack.perturb(network(), x, y), x)
-
-
 class BlackBox(nn.Module):
     """A network that fails when attacked as a black box must not be."""
 

@@ -34,15 +34,6 @@ def trained(rounds: int = 2, **settings: object) -> State:
     return State(last.round, last.theta.clone(), last.statistics.clone(), last.memory, {}, last.server, last.personal)
 
 
-@pytest.mark.parametrize("norm", ["naive-bn", "gn", "fedbn"])
-def test_with_as_many_steps_everywhere_fednova_is_fedavg(norm: str) -> None:
-    plain, other = (trained(algorithm=f"{a}({STEPS}, momentum=0.5)", norm=norm) for a in ("fedavg", "fednova"))
-    torch.testing.assert_close(plain.theta, other.theta, rtol=0, atol=1e-12)
-    torch.testing.assert_close(plain.statistics, other.statistics, rtol=0, atol=1e-12)
-    if norm == "fedbn":  # what clients keep never meets the server, who multiplies again
-        torch.testing.assert_close(plain.personal.parameters, other.personal.parameters, rtol=0, atol=1e-12)
-
-
 def test_fednova_tells_that_it_is_fedavg() -> None:
     said = [create("algorithm", spec).caution(6) for spec in ("fednova", "fednova(local_steps=2)")]  # somebody replays
     assert said == ["", ""]
@@ -129,18 +120,6 @@ def test_servers_away_from_their_defaults_by_hand() -> None:
     assert models("fedadam(beta1=0.5, beta2=0.25, tau=0.1, server_lr=2)") == pytest.approx([steps[0], sum(steps)])
 
 
-def test_fedprox_as_released_pulls_by_half_of_mu_wherever_the_model_is() -> None:
-    """The gradient of μ/2 · ‖θ - θ_t‖; without a norm's direction at the start there is none."""
-    received = torch.tensor([[1.0, 2.0]]).double()
-    work = LocalWork(received, lr=0.1, steps=1, gradient=torch.zeros_like)
-    pull = create("algorithm", "fedprox(mu=3, legacy_unsquared=true)").corrected
-    away = torch.tensor([[3.0, 4.0]]).double()
-    for length in (0.5, 1.0, 20.0):
-        found = pull(torch.zeros_like(away), received + length * away, work)
-        torch.testing.assert_close(found, 1.5 * away / 5)
-    assert bool((pull(torch.zeros_like(away), received, work) == 0).all())
-
-
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 def test_moon_contrasts_with_models_in_evaluation_mode_without_gradients(engine: str) -> None:
     settings = {"clients": 2, "rounds": 1, "evasions": [], "algorithm": "moon(local_steps=2)", "norm": "naive-bn"}
@@ -165,15 +144,6 @@ def test_scaffolds_server_step_is_scaled_and_its_variate_is_not() -> None:
     assert [float(theta) for theta, _ in work] == pytest.approx([-1.0, -0.5])
     changes = [-1 + 0.4 / (2 * 0.1), -1 + 1.6 / (4 * 0.1)]
     assert [float(s["variate"]) for _, s in work] == pytest.approx([1 + 0.5 * sum(changes) / 2] * 2)
-
-
-def test_memories_of_absent_clients_stay() -> None:
-    name = "moon(local_steps=1)"
-    cell = Cell.of({"clients": 5, "participation": 0.4, "rounds": 1, "norm": "gn", "algorithm": name})
-    e = build(cell).experiment
-    (record,) = list(train(e))
-    absent = sorted(set(range(5)) - set(e.settings.sample(0)))
-    assert bool((record.state.memory[absent] == 0).all())
 
 
 def test_attackers_that_compute_nothing_leave_kept_momenta_alone() -> None:
@@ -259,16 +229,6 @@ def test_a_client_with_less_than_a_batch_draws_a_full_one_with_replacement() -> 
     assert {len(batch) for batch in batches_of("fedavg(replacement=true)", samples=5)} == {8}
 
 
-def test_sgd_with_the_whole_gradient_is_dsgd_at_a_larger_rate() -> None:
-    """One client, one batch a round: momentum of ``fedavg(keep_momentum=true)`` is ``m ← βm + g + wθ``."""
-    one = {"clients": 1, "partition": "iid", "norm": "gn"}
-    sgd = "fedavg(local_steps=1, momentum=0.9, keep_momentum=true, weight_decay=0.1)"
-    small, large = ({"kind": "constant", "lr": lr} for lr in (0.02, 0.2))
-    a = trained(4, algorithm=sgd, schedule=small, **one).theta
-    b = trained(4, algorithm="dsgd(momentum=0.9, weight_decay=0.1)", schedule=large, **one).theta
-    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-
-
 EPS = 0.1
 
 
@@ -310,41 +270,6 @@ def gradient(model: nn.Module, loss: Tensor) -> Tensor:
 def loss_of(model: nn.Module, x: Tensor, y: Tensor, branch: str, *, frozen: bool = False) -> Tensor:
     with through(model, branch, frozen=frozen):
         return F.cross_entropy(model(x), y)
-
-
-def slope(model: nn.Module, x: Tensor, y: Tensor, branch: str = ADVERSARIAL) -> Tensor:
-    """The input's gradient through a branch in evaluation mode."""
-    inputs = x.clone().requires_grad_(True)
-    found: Tensor = torch.autograd.grad(loss_of(model.eval(), inputs, y, branch), inputs)[0]
-    model.train()
-    return found
-
-
-@pytest.mark.parametrize(("spec", "weight"), [("at", 0.5), ("at(weight=0.2)", 0.2), ("pnc(lam=0.2, warmup=0)", 0.5)])
-def test_at_users_mix_clean_and_adversarial_loss_each_through_its_branch(spec: str, weight: float) -> None:
-    model, (x, y) = network(), batch()
-    clean = loss_of(model, x, y, CLEAN)
-    # What the client has seen so far counts while it crafts, which the first clean batch does not touch.
-    perturbed = (x + EPS * slope(model, x, y).sign()).clamp(0, 1)
-    wrong = (x + EPS * slope(model, x, y, CLEAN).sign()).clamp(0, 1)
-    assert not torch.equal(perturbed, wrong)
-    whole = (1 - weight) * clean + weight * loss_of(model, perturbed, y, ADVERSARIAL)
-    torch.testing.assert_close(taken(spec, task(True)), gradient(model, whole), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("lam", [0.5, 0.8])
-@pytest.mark.parametrize("clip", [None, 0.05])
-def test_st_users_add_a_clipped_calibration_through_the_frozen_branch(lam: float, clip: float | None) -> None:
-    model, (x, y) = network(), batch()
-    noisy = gradient(model, lam * loss_of(model, x, y, ADVERSARIAL, frozen=True))
-    if clip is not None:
-        assert float(noisy.norm()) > clip
-        noisy = noisy * clip / noisy.norm()
-    expected = (1 - lam) * gradient(model, loss_of(model, x, y, CLEAN)) + noisy
-    spec = f"pnc(lam={lam}, clip={'none' if clip is None else clip}, warmup=3)"
-    torch.testing.assert_close(taken(spec, task(False, round=3)), expected, rtol=1e-10, atol=1e-12)
-    alone = gradient(model, loss_of(model, x, y, CLEAN))
-    torch.testing.assert_close(taken(spec, task(False, round=2)), alone, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("spec", ["at", "free-at", "fedrob"])

@@ -69,11 +69,6 @@ def test_a_negative_largest_shift_counts_as_zero_and_is_logged(caplog: pytest.Lo
     assert "z_max(n=10, f=1)" in caplog.text
 
 
-def test_one_honest_row_has_no_spread() -> None:
-    assert robustfl.forge("alie", column(5), f=1, z=3).item() == 5.0
-    assert robustfl.forge("opt-alie", column(5), f=1, defense=robustfl.defense("mean")).item() == 5.0
-
-
 def tried(distance, **settings) -> tuple[list[float], tuple[float, float]]:
     proposals: list[float] = []
 
@@ -109,11 +104,6 @@ def test_the_search_stops_at_its_bound() -> None:
     assert proposals == [0, 10, 30, 70, 150, 310, 630, 1000]
     assert found == (1000, 1000)
     assert tried(lambda eta: eta, start=50, eta_max=5)[0] == [5]
-
-
-def test_the_search_takes_all_its_evaluations_otherwise() -> None:
-    assert len(tried(lambda eta: -eta)[0]) == 20
-    assert tried(lambda eta: -eta, evals=1)[0] == [0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -161,7 +151,7 @@ def test_a_drift_goes_as_far_to_its_side_as_the_rule_lets_a_row_of_its_three_sha
 
     ends = X.max(0).values.where(signs > 0, X.min(0).values)
     steps = (signs, signs * X.std(0), ends - X.mean(0))
-    best = max(moved(X.mean(0) + i / 50 * step) for step in steps for i in range(300))
+    best = max(moved(X.mean(0) + i / 10 * step) for step in steps for i in range(60))
     assert moved(sent.rows[0]) >= 0.9 * best > 0
     later = robustfl.attack("opt-drift", side=side).forge(replace(view, state=sent.state, round=1), generator=stream(2))
     assert torch.equal(later.rows, sent.rows)  # whatever is drawn later
@@ -192,27 +182,6 @@ def test_gaussian_noise_has_its_mean_and_deviation_and_differs_between_attackers
     assert abs(float(torch.corrcoef(sent)[0, 1])) < 0.05
 
 
-@pytest.mark.parametrize(("name", "value"), [("inf", math.inf), ("nan", math.nan)])
-def test_messages_that_are_not_finite(name: str, value: float) -> None:
-    assert robustfl.forge(name, HONEST, f=2).flatten().tolist() == pytest.approx([value] * 4, nan_ok=True)
-
-
-@pytest.mark.parametrize("name", ["none", "label-flip"])
-def test_attacks_that_do_not_forge_send_the_own_rows_and_see_no_others(name: str) -> None:
-    attack, own = robustfl.attack(name), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert (attack.forges, attack.knowledge) == (False, "blind")
-    assert torch.equal(attack.forge(View(n=5, f=2, own=own), generator=stream(0)), own)
-
-
-def test_only_label_flipping_poisons_and_it_keeps_the_images() -> None:
-    x, y = torch.rand(3, 2), torch.tensor([0, 1, 4])
-    for attack in (robustfl.attack(name) for name in ("none", "sf", "label-flip")):
-        same, labels = attack.poison(x, y, classes=5, generator=stream(0))
-        assert same is x
-        assert labels.tolist() == ([4, 3, 0] if attack.poisons_data else [0, 1, 4])
-    assert y.tolist() == [0, 1, 4]
-
-
 # One channel: a mean and a variance. Averages (3, 2).
 HONEST_STATISTICS = torch.tensor([[1.0, 1.0], [5.0, 3.0]], dtype=torch.float64)
 VIEW = View(n=4, f=2, channel="statistics", honest=HONEST_STATISTICS, variance=torch.tensor([False, True]))
@@ -220,10 +189,6 @@ VIEW = View(n=4, f=2, channel="statistics", honest=HONEST_STATISTICS, variance=t
 
 def sent(spec: str, view: View = VIEW, **target: str) -> list[list[float]]:
     return forge_statistics(robustfl.attack(spec), view, generator=stream(0), **target).tolist()
-
-
-def test_means_are_the_target_by_default() -> None:
-    assert sent("sf") == sent("sf", target="mean")
 
 
 def test_a_blind_attack_leaves_its_own_values_elsewhere() -> None:
@@ -262,12 +227,6 @@ def test_unknown_targets_and_unmarked_variances_are_refused() -> None:
         sent("gaussian", replace(VIEW, honest=None))
 
 
-def test_honest_statistics_are_not_written_to() -> None:
-    before = HONEST_STATISTICS.clone()
-    sent("sf", target="both")
-    assert torch.equal(HONEST_STATISTICS, before)
-
-
 def test_what_an_attack_remembers_is_handed_back_beside_valid_rows() -> None:
     view = replace(VIEW, honest=None, own=HONEST_STATISTICS)
     first = forged_statistics(robustfl.attack("lazy"), view, target="both", generator=stream(0))
@@ -275,18 +234,6 @@ def test_what_an_attack_remembers_is_handed_back_beside_valid_rows() -> None:
     again = forged_statistics(robustfl.attack("lazy"), later, target="both", generator=stream(0))
     assert torch.equal(again.rows, HONEST_STATISTICS)
     assert int(again.state["age"]) == 2
-
-
-def test_a_general_search_is_judged_by_valid_rows_too() -> None:
-    seen: list[torch.Tensor] = []
-
-    def server(stack: torch.Tensor) -> torch.Tensor:
-        seen.append(stack.clone())
-        return stack.mean(0)
-
-    row, _ = sent("opt(foe, evals=4, search=linear)", replace(VIEW, aggregate=server))
-    assert row == [3 - 70 * 3, 2]
-    assert all(stack[2:, 1].tolist() == [2.0, 2.0] for stack in seen)
 
 
 @pytest.mark.parametrize("attack", ["opt-foe(evals=4)", "opt(foe, evals=4)"])
@@ -335,14 +282,6 @@ def test_a_share_of_the_batch_is_stamped_and_labelled(fraction: float, count: in
     assert bool((x[changed][:, :, square] == 1).all())
 
 
-def test_which_samples_are_stamped_is_drawn() -> None:
-    def stamped(seed: int) -> tuple[bool, ...]:
-        x, _ = robustfl.attack("badnets").poison(X, Y, classes=10, generator=stream(seed))
-        return tuple((x != X).flatten(1).any(1).tolist())
-
-    assert len({stamped(seed) for seed in range(8)}) > 1
-
-
 def test_attackers_stamp_different_bars_that_together_are_the_trigger() -> None:
     attack = robustfl.attack("dba(fraction=1, target=1)")
     bars = [attack.poison(X, Y, classes=10, generator=stream(0), attacker=i)[0] != X for i in range(5)]
@@ -361,12 +300,6 @@ OWN = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.5, 0.0]])
 
 def data_sent(spec: str, **view: object) -> list[list[float]]:
     return robustfl.attack(spec).forge(View(n=6, f=2, own=OWN, **view), generator=stream(0)).tolist()
-
-
-def test_model_replacement_survives_the_mean_of_honest_clients_that_stand_still() -> None:
-    rows = torch.tensor(data_sent("model-replacement"))
-    mean = torch.cat([torch.zeros(4, 3), rows]).mean(0)
-    torch.testing.assert_close(mean, OWN.mean(0))
 
 
 def test_a_norm_bound_shortens_only_rows_that_are_longer() -> None:

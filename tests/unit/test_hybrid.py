@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from robustfl.contracts import StatisticsLayer, Tag
+from robustfl.contracts import StatisticsLayer
 from robustfl.defenses.aggregation import PlainMean
 from robustfl.engine import train
 from robustfl.engine.clients import Clients
@@ -38,17 +38,6 @@ def cell(**more: object) -> Cell:
     base = {"evasions": [], "clients": 4, "batch": 8, "rounds": 2, "dtype": "float64", "norm": "hbn",
             "algorithm": "fedavg(local_steps=2)", "partition": "gamma(gamma=0.3)"}  # fmt: skip
     return Cell.of({**base, **more})
-
-
-def test_factors_are_private_and_differ_between_clients() -> None:
-    e = build(cell()).experiment
-    assert {slot.tag for slot in e.layout.update if "factor" in slot.name} == {Tag.PRIVATE}
-    *_, last = train(e)
-    factors = last.state.personal.parameters
-    assert factors.shape[0] == 4
-    assert not torch.equal(factors[0], factors[1])
-    assert e.privacy.private is not None
-    assert bool((last.state.theta[e.privacy.private] == 0).all())  # nobody's factor reaches the server
 
 
 def test_first_update_takes_the_union_and_later_ones_a_small_step() -> None:
@@ -279,27 +268,6 @@ def test_moving_averages_are_those_of_the_batches_from_the_servers_statistics_on
     layer.unseen = True
     layer(data()[0])
     torch.testing.assert_close(layer.report()[0][0], expected[0])
-
-
-def test_moving_averages_keep_clients_apart() -> None:
-    together = layer_of(MOVING)
-    begin(together, SIZES)
-    together(torch.cat(data()))
-    alone = []
-    for x in data():
-        layer = layer_of(MOVING)
-        layer(x)
-        alone.append(torch.cat(layer.report()[:2], dim=1))
-    torch.testing.assert_close(torch.cat(together.report()[:2], dim=1), torch.cat(alone))
-
-
-def test_moving_averages_take_no_pass_and_are_what_is_tested() -> None:
-    e = build(cell(norm=MOVING)).experiment
-    *_, last = train(e, measure=lambda round: True)
-    assert e.norm.statistics_pass is None
-    assert last.tested is None
-    initial = e.layout.initial_statistics(last.state.theta)
-    assert not torch.equal(last.state.statistics, initial)
 
 
 def test_hbn_on_standardised_weights_has_fedwons_convolutions_under_its_own_layers() -> None:

@@ -90,16 +90,6 @@ def test_counts_are_those_of_the_specification(model, shape, trainable, running)
     assert (layout.d, layout.s) == (trainable, running)
 
 
-@pytest.mark.parametrize(("model", "shape", "trainable", "running"), COUNTS, ids=IDS)
-def test_every_norm_layer_is_the_schemes(model, shape, trainable, running):
-    with torch.device("meta"):
-        network = model.build(_NoNorm(), shape=shape, classes=10)
-    norms = [m for m in network.modules() if isinstance(m, (nn.modules.batchnorm._NormBase, nn.GroupNorm))]
-    expected = 8 + 3 if getattr(model, "variant", "") == "bn+gn" else 0
-    assert len(norms) == expected
-    assert layout_of(network).s == 0
-
-
 _C = " c3p1:{} n r"
 _VGG = " m2 a7 f l4096 r l4096 r l10"
 LAYERS = {
@@ -233,16 +223,6 @@ def test_a_representation_is_what_the_last_linear_layer_receives() -> None:
         pass
 
 
-@pytest.mark.parametrize("name", [e.name for e in entries("model") if not e.origin and e.name != "mlp"])
-def test_a_branched_norm_doubles_the_running_values_and_shares_the_rest(name):
-    def layout(norm):
-        with torch.device("meta"):
-            return layout_of(create("model", name).build(create("norm", norm), shape=(3, 64, 64), classes=7))
-
-    one, two = layout("naive-bn"), layout("dual-bn")
-    assert (two.s, two.d) == (2 * one.s, one.d)
-
-
 TORCHVISION = {
     TorchvisionResNet18(): "resnet18", TorchvisionResNet50(): "resnet50", MobileNetV2(): "mobilenet_v2",
 }  # fmt: skip
@@ -324,16 +304,6 @@ def test_a_dropout_under_two_names_is_replaced_under_both():
     network = nn.Sequential(nn.Linear(2, 2), shared, nn.Linear(2, 2), shared)
     seed_dropout(network)
     assert [type(m) for m in network] == [nn.Linear, ClientDropout] * 2
-
-
-@pytest.mark.parametrize("p", [0.25, 0.5, 0.3, 1 / 256, 255 / 256])
-def test_dropout_keeps_the_share_it_says_in_every_place(p):
-    layer, x = ClientDropout(p), torch.ones(4000, 3, 5)
-    layer.begin(None, (stream(0, "dropout"),))
-    share = (layer(x) > 0).double().mean(0)
-    spread = (p * (1 - p) / 4000) ** 0.5
-    assert (share - (1 - p)).abs().max() < 5 * spread
-    assert layer(x).sum() == pytest.approx(60_000, rel=1 if p > 0.99 else 0.1)
 
 
 def test_a_share_that_is_no_number_of_256ths_is_not_rounded_to_one():

@@ -47,27 +47,6 @@ def trained(**more: object) -> tuple[Built, object]:
 # --- private parts ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("norm", "kept"),
-    [
-        ("fedbn", {Tag.AFFINE}),
-        ("silobn", set()),
-        ("dual-bn(local=true)", {Tag.AFFINE}),
-        ("singlenet", {Tag.AFFINE, Tag.WEIGHT}),
-    ],
-)
-def test_what_is_private_differs_between_clients_and_the_rest_is_common(norm: str, kept: set[Tag]) -> None:
-    built, state = trained(norm=norm)
-    e = built.experiment
-    tags = [slot.tag for slot in e.layout.update if slot.tag in kept]
-    assert bool(tags) == bool(kept)
-    assert state.personal.parameters.shape == (4, int(e.layout.tagged(kept).sum()))
-    assert state.personal.statistics.shape == (4, e.layout.s)
-    for rows in (state.personal.parameters, state.personal.statistics):
-        if rows.shape[1]:
-            assert not torch.equal(rows[0], rows[1])
-
-
 def test_server_never_moves_private_entries_and_attackers_cannot_reach_them() -> None:
     seen = []
     for attack in ("none", "foe(eta=50)"):
@@ -171,14 +150,6 @@ def test_schemes_without_layers_need_none() -> None:
 # --- FedRBN ----------------------------------------------------------------------------------------------------------
 
 
-def test_attackers_remember_what_they_sent_to_be_propagated() -> None:
-    base = {**FEDRBN, "at": "users(ids=(0, 1, 2))", "clients": 6, "f": 1, "byzantine": "at", "scope": "statistics"}
-    e = build(cell(**base, attack="lazy", rounds=3)).experiment
-    kept = [record.state.attack["propagation"] for record in train(e)]
-    assert [int(memory["age"]) for memory in kept] == [1, 2, 3]
-    assert torch.equal(kept[0]["kept"], kept[2]["kept"])
-
-
 def test_propagation_at_test_time_only_leaves_training_alone() -> None:
     late = {**FEDRBN, "propagation": "fedrbn(when=test)", "objective": "pnc(lam=0)"}
     e = build(cell(**late, rounds=2)).experiment
@@ -192,34 +163,11 @@ def test_propagation_at_test_time_only_leaves_training_alone() -> None:
     assert record.metrics.per_user["sa"][1:] != without.metrics.per_user["sa"][1:]
 
 
-def test_byzantine_at_user_poisons_what_is_propagated_and_a_robust_rule_recovers() -> None:
-    base = {**FEDRBN, "at": "users(ids=(0, 1, 2))", "clients": 6, "rounds": 2, "f": 1, "byzantine": "at",
-            "scope": "statistics", "target": "both"}  # fmt: skip
-    adversarial = build(cell(**base)).experiment.layout.branch_mask(ADVERSARIAL)
-
-    def handed_on(**more: object) -> torch.Tensor:
-        return trained(**{**base, **more})[1].personal.statistics[5, adversarial]
-
-    uniform = "fedrbn(similarity=uniform)"
-    honest = handed_on(attack="none", propagation=uniform)
-    plain = handed_on(attack="foe(eta=20)", propagation=uniform)
-    defended = handed_on(attack="foe(eta=20)", propagation=f"{uniform}+trimmed-mean")
-    assert float((defended - honest).norm()) < 0.2 * float((plain - honest).norm())
-
-
 def test_byzantine_clients_come_from_the_named_users() -> None:
     for which, expected in (("at", {0, 1, 2}), ("st", {3, 4, 5, 6, 7})):
         for seed in range(5):
             e = build(cell(clients=8, at="users(ids=(0, 1, 2))", f=2, byzantine=which, seed=seed)).experiment
             assert e.settings.byzantine() <= expected
-
-
-def test_a_quota_of_attackers_takes_part_in_every_round() -> None:
-    pool, quota = (build(cell(clients=12, f=4, participation=0.5, quota=q)).experiment.settings for q in (False, True))
-    counts = [[len(s.byzantine() & set(s.sample(t))) for t in range(20)] for s in (pool, quota)]
-    assert set(counts[1]) == {2}
-    assert len(set(counts[0])) > 1
-    assert all(len(quota.sample(t)) == 6 for t in range(20))
 
 
 # --- domains ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.scenarios import run
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import fingerprints, key_of, resolve
+from robustfl.scenarios.expand import fingerprints
 from robustfl.vectors import Layout, flatten_parameters, layout_of
 from tests.passes import plain_gradients, shared_gradients
 
@@ -45,11 +45,6 @@ def test_products_are_as_the_cell_says_and_afterwards_as_before(precision, on, m
     assert [place.allow_tf32 for place in PLACES] == before
     assert record.status == "done"
     assert record.certificates["precision"] == precision
-
-
-def test_precision_tells_cells_apart() -> None:
-    full, short = Cell.of(TINY), Cell.of({**TINY, "precision": "tf32"})
-    assert key_of(resolve(full, "x")) != key_of(resolve(short, "x"))
 
 
 def _network(norm: str) -> tuple[nn.Module, Layout]:
