@@ -24,7 +24,7 @@ CHEAP = {
     "apgd-t": "apgd-t(steps=10)",
     "fab-t": "fab-t(steps=10)",
     "square": "square(queries=40)",
-    "autoattack": "autoattack(steps=4, queries=16)",
+    "autoattack": "autoattack(steps=4, queries=16, targets=2)",
     "worst": "worst(of=pgd(eps=0.1)+square(eps=0.1, queries=40))",
 }
 IN_L2 = ("fgsm", "pgd", "mia", "apgd-ce", "apgd-t", "fab-t", "square", "autoattack")

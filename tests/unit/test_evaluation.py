@@ -237,7 +237,7 @@ SMALL: dict[str, Any] = {
     "model": "digits-cnn(hidden=8)", "norm": "fbn", "clients": 6, "rounds": 1, "batch": 8,
     "evasions": (),
 }  # fmt: skip
-DOMAINS = ("digits-domain(style=textured)", "digits-domain(style=shifted)")
+DOMAINS = tuple(f"digits-domain(limit=240, test_limit=60, style={style})" for style in ("textured", "shifted"))
 PROPAGATED = {
     "norm": "dual-bn(local=true)", "algorithm": "fedavg", "objective": "pnc", "propagation": "fedrbn",
     "at": "ratio(rho=0.5)", "domains": DOMAINS, "model": "digits(channels=(4,4,4), hidden=(8,8))",

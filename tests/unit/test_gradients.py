@@ -16,6 +16,7 @@ from tests.passes import plain_gradients, shared_gradients
 NORMS = [entry.name for entry in entries("norm")]
 # Networks that want larger images than the small ones here.
 TOO_LARGE = {"resnet18", "alexnet", "mobilenetv2", "tv-resnet18", "tv-resnet50", "vgg11", "vgg19"}
+SMALLER = {"digits": {"channels": (4, 4, 4), "hidden": (16, 8)}}
 CLIENTS = {"equal": (4, 4, 4), "unequal": (3, 5, 2), "one": (6,)}
 
 
@@ -94,7 +95,7 @@ def test_shared_equals_reference_without_grouped_convolutions(monkeypatch, sizes
 @pytest.mark.parametrize("norm", ["naive-bn", "fbn"])
 @pytest.mark.parametrize("name", [e.name for e in entries("model") if e.name not in TOO_LARGE])
 def test_shared_equals_reference_on_registered_models(name, norm):
-    model = create("model", name)
+    model = create("model", name, **SMALLER.get(name, {}))
     network, layout = prepared(model.build(create("norm", norm), shape=(1, 16, 16), classes=3), torch.float64)
     model.initialise(network, stream(0, "initialisation"))
     x, y = batch((3, 2), (1, 16, 16), torch.float64)
