@@ -13,7 +13,6 @@ but say that they are elsewhere, so that code takes the way it takes on an accel
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -69,8 +68,7 @@ class Pretend:
 
     def __init__(self) -> None:
         self.issued, self.waits, self.copies = Counter[str](), Counter[str](), Counter[str]()
-        self.places: dict[str, Counter[str]] = {"issued": Counter(), "waits": Counter(), "copies": Counter()}
-        self.making, self.moving, self.located = HOST, False, False
+        self.making, self.moving = HOST, False
         self._there: dict[int, StorageWeakRef] = {}
         self._stack = ExitStack()
 
@@ -97,7 +95,7 @@ class Pretend:
 
     def start(self) -> None:
         """Count from 0."""
-        for counter in (self.issued, self.waits, self.copies, *self.places.values()):
+        for counter in (self.issued, self.waits, self.copies):
             counter.clear()
 
     def has(self, tensor: Tensor) -> bool:
@@ -120,8 +118,6 @@ class Pretend:
     def count(self, what: str, name: str) -> None:
         """One more of ``issued``, ``waits`` or ``copies``."""
         getattr(self, what)[name] += 1
-        if self.located:
-            self.places[what][f"{name:<24} {_place()}"] += 1
 
     def moved(self, tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
         """A copy of the tensor on another device."""
@@ -270,14 +266,3 @@ def _tensors(values: Any) -> Iterator[Tensor]:
     elif isinstance(values, dict):
         for value in values.values():
             yield from _tensors(value)
-
-
-def _place() -> str:
-    """The line of the product, or of a test, that is at work."""
-    frame, found = sys._getframe(2), []
-    while frame is not None and len(found) < 3:
-        path = frame.f_code.co_filename
-        if ("robustfl" in path or "/defenses/" in path or "/attacks/" in path) and "site-packages" not in path:
-            found.append(f"{path.split('/')[-1]}:{frame.f_lineno} {frame.f_code.co_name}")
-        frame = frame.f_back  # type: ignore[assignment]
-    return " < ".join(found)

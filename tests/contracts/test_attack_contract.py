@@ -81,7 +81,6 @@ WRAPPED = [spec for spec in SPECS if robustfl.attack(spec).inner is not None]
 def test_a_wrapper_declares_no_less_than_what_it_wraps(spec: str) -> None:
     order, attack = ("blind", "partial", "omniscient", "defense"), robustfl.attack(spec)
     inner = attack.inner
-    assert inner is not None
     if attack.name != "partial":
         assert order.index(attack.knowledge) >= order.index(inner.knowledge)
     assert attack.needs_own >= inner.needs_own
@@ -136,7 +135,6 @@ def attacked_alone(attack: Attack, target: str) -> None:
     assert sent.shape == (2, 6)
     assert not bool((sent[:, 3:] < 0).any())
     untouched = view.own if view.honest is None else honest.mean(0).expand(2, -1)
-    assert untouched is not None
     kept = {"mean": mask, "var": ~mask, "both": mask & ~mask}[target]
     torch.testing.assert_close(sent[:, kept], untouched[:, kept])
 

@@ -136,9 +136,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("attack", "defenses", "how"), CASES, ids=[f"{c[0]} {c[1]['defense']}" for c in CASES])
-def test_a_training_in_flower_is_that_of_the_engine(
-    example: dict[str, Any], attack: str, defenses: dict[str, Any], how: dict[str, Any]
-) -> None:
+def test_a_training_in_flower_is_that_of_the_engine(example, attack, defenses, how):
     """Clients in plain torch, aggregation in Flower's strategy; in float64 the loss agrees to rounding."""
     changes = {"attack": attack, **defenses, **how}
     cell = example["CELL"] | changes
@@ -166,7 +164,6 @@ def test_a_simulation_by_ray_is_that_of_the_engine(example: dict[str, Any], tmp_
     )
     assert made.returncode == 0, made.stderr
     found, record = json.loads((tmp_path / "flower.json").read_text()), robustfl.run(example["CELL"])
-    assert record.metrics is not None
     assert found["loss"] == pytest.approx(record.metrics.loss, rel=1e-7)
     assert (found["sa"], found["ra"]) == (record.metrics.sa, record.metrics.ra)
 
@@ -353,9 +350,7 @@ def test_what_does_not_fit_counts_as_byzantine(kind: str) -> None:
     ],
     ids=["names", "dtype", "infinity", "samples"],
 )
-def test_the_log_names_the_node_and_what_does_not_fit(
-    made: Callable[[], Any], words: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_names_the_node_and_what_does_not_fit(made, words, caplog):
     app = app_of(lambda k, t, arrays: made() if k == 0 else reply(arrays))
     nodes = Nodes(app, 3)
     robust("median", f=1, min_train_nodes=3).start(nodes, vector(0.0), num_rounds=1)  # type: ignore[arg-type]
@@ -421,7 +416,6 @@ def test_a_node_has_one_vote(caplog: pytest.LogCaptureFixture) -> None:
     last = [message for message in replies if message.content["robustfl"]["client"] == 4]
     arrays, metrics = strategy.aggregate_train(1, replies + last * 9)
     assert arrays is not None
-    assert metrics is not None
     assert (plain(arrays), metrics["robustfl-clients"]) == ({"w": [2.0]}, 5)
     assert f"node {last[0].metadata.src_node_id} answered more than once" in caplog.text
 
@@ -438,7 +432,6 @@ def test_replies_nobody_asked_for_are_ignored(caplog: pytest.LogCaptureFixture) 
     stranger.metadata.__dict__["_src_node_id"] = 7
     arrays, metrics = strategy.aggregate_train(2, [*stale, stranger, *new])
     assert arrays is not None
-    assert metrics is not None
     assert (plain(arrays), metrics["robustfl-clients"]) == ({"w": [2.5]}, 4)
     assert f"node {stale[0].metadata.src_node_id} answered message '1." in caplog.text
     assert "node 7 answered without being asked" in caplog.text
@@ -449,7 +442,6 @@ def test_a_round_without_replies_tells_so(caplog: pytest.LogCaptureFixture) -> N
     answered(strategy, Nodes(app_of(lambda k, t, arrays: reply(arrays)), 3))
     arrays, metrics = strategy.aggregate_train(1, [])
     assert arrays is None
-    assert metrics is not None
     assert (metrics["robustfl-clients"], metrics["robustfl-unchanged"]) == (0, 1)
     assert "round 1: the model stays as it is: no client answered" in caplog.text
 
@@ -460,7 +452,6 @@ def test_clients_cannot_tell_the_servers_own_facts() -> None:
     forged = {"robustfl-dropped": 99.0, "robustfl-clients": 99.0, "robustfl-unchanged": 99.0}
     replies = answered(strategy, Nodes(app_of(lambda k, t, arrays: reply(arrays, **forged)), 5))
     _, metrics = strategy.aggregate_train(1, replies[1:])
-    assert metrics is not None
     assert dict(metrics) == {
         "robustfl-clients": 4, "robustfl-failed": 0, "robustfl-dropped": 0, "robustfl-unchanged": 1
     }  # fmt: skip

@@ -25,7 +25,7 @@ class HangError(KeyboardInterrupt):
 def fuzz(pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fuzz]:
     """``fuzz(inputs, body)`` calls ``body`` on many of ``inputs``, in an empty folder; none may take long.
 
-    A slow ``body`` gets a tenth of them, one that starts processes a hundredth.
+    A slow ``body`` gets a tenth of them.
     """
     monkeypatch.chdir(tmp_path)
     count = pytestconfig.getoption("inputs")
@@ -33,14 +33,10 @@ def fuzz(pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.Monkey
     def ring(number: int, frame: FrameType | None) -> None:
         raise HangError(f"an input took more than {SECONDS} s of work")
 
-    def fuzz(
-        inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False, starts: bool = False
-    ) -> None:
+    def fuzz(inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False) -> None:
         examples = count or SHORT
         if slow:
             examples = max(1, examples // (10 if count else 4))
-        if starts:
-            examples = max(2, examples // 100)
 
         @settings(
             max_examples=examples, deadline=None, database=None, derandomize=not count,

@@ -18,9 +18,7 @@ from robustfl.scenarios.methods import METHODS
 class Fuzz(Protocol):
     """``fuzz(inputs, body)``: see the fixture of that name."""
 
-    def __call__(
-        self, inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False, starts: bool = False
-    ) -> None: ...
+    def __call__(self, inputs: SearchStrategy[Any], body: Callable[[Any], None], *, slow: bool = False) -> None: ...
 
 
 WORDS = [

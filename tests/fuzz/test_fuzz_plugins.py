@@ -7,7 +7,6 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, make_dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from robustfl.contracts import Aggregated, Aggregator, Attack, Evasion, Forged
 from robustfl.errors import RobustflError
 from robustfl.records import CellResult
 from robustfl.registry import register
-from robustfl.scenarios import Scenario, grid, run_cell
+from robustfl.scenarios import run_cell
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import key_of, resolve
 from robustfl.torch_settings import Snapshot, restored
@@ -96,8 +95,6 @@ CHANGES: list[Callable[[], Any]] = [
     lambda: torch.set_default_device("meta"), lambda: torch.set_num_threads(3), lambda: np.seterr(all="raise"),
     lambda: setattr(torch.backends.cudnn, "benchmark", True),
 ]  # fmt: skip
-ENDS = ["import os; os._exit(0)", "import ctypes; ctypes.string_at(0)", "import sys; sys.exit(0)", "raise MemoryError",
-        "raise KeyboardInterrupt", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]  # fmt: skip
 
 
 def raised(error: BaseException) -> None:
@@ -148,31 +145,3 @@ def test_returned_values(fuzz: Fuzz, capsys: pytest.CaptureFixture[str]) -> None
     values = st.one_of(st.sampled_from(TENSORS), junk)
     with restored():
         fuzz(st.tuples(st.sampled_from(sorted(settings)), st.sampled_from(CHANGES), values), body, slow=True)
-
-
-def test_ends_of_processes(fuzz: Fuzz) -> None:
-    """Two cells of a grid end in some way, one does not: it has its record, and the others say why they have none."""
-    text = """
-from dataclasses import dataclass
-from robustfl.contracts import Attack
-from robustfl.registry import register
-"""
-    count = iter(range(10**6))
-
-    def body(given: tuple[int, list[str]]) -> None:
-        jobs, ends = given
-        names = [f"fuzz-end-{next(count)}" for _ in ends]
-        made = "".join(
-            f"@register({name!r})\n@dataclass(frozen=True)\nclass A{i}(Attack):\n    'Ends.'\n"
-            f"    def forge(self, view, *, generator):\n        {end}\n"
-            for i, (name, end) in enumerate(zip(names, ends, strict=True))
-        )
-        Path(f"{names[0]}.py").write_text(text + made, encoding="utf-8")
-        cell = {"attack": [*names, "none"], "model": "mlp(hidden=(4,))", "clients": 3, "f": 1, "f_declared": 0,
-                "defense": "mean", "batch": 4, "rounds": 1, "evasions": []}  # fmt: skip
-        plugins = (str(Path(f"{names[0]}.py").resolve()),)
-        chosen = Scenario.of({"name": names[0], "cell": cell}).model_copy(update={"plugins": plugins})
-        results = grid(chosen, out="runs", jobs=jobs)
-        assert results.statuses == {"done": 1, "failed": len(ends)}
-
-    fuzz(st.tuples(st.integers(1, 2), st.lists(st.sampled_from(ENDS), min_size=1, max_size=2)), body, starts=True)

@@ -111,7 +111,6 @@ def test_the_servers_images_are_each_once() -> None:
         defense="fltrust", statistics_defense="median", attack="sf",
     )  # fmt: skip
     e = build(settings).experiment
-    assert e.root is not None
     assert len(set(e.root.tolist())) == 200
     assert not any(set(e.root.tolist()) & set(part.tolist()) for part in e.parts)
 

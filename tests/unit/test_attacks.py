@@ -13,7 +13,7 @@ import robustfl
 from robustfl.attacks import forge_statistics, linear_search, supporters
 from robustfl.attacks.byzantine.sight import forged_statistics
 from robustfl.contracts import Rehearsal, View
-from robustfl.errors import Refused, UsageError
+from robustfl.errors import UsageError
 from robustfl.randomness import stream
 
 HONEST = torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 6.0]], dtype=torch.float64)  # mean (3, 2), std (2, √12)
@@ -69,11 +69,6 @@ def test_a_negative_largest_shift_counts_as_zero_and_is_logged(caplog: pytest.Lo
     assert "z_max(n=10, f=1)" in caplog.text
 
 
-def test_one_honest_row_has_no_spread() -> None:
-    assert robustfl.forge("alie", column(5), f=1, z=3).item() == 5.0
-    assert robustfl.forge("opt-alie", column(5), f=1, defense=robustfl.defense("mean")).item() == 5.0
-
-
 def tried(distance, **settings) -> tuple[list[float], tuple[float, float]]:
     proposals: list[float] = []
 
@@ -109,11 +104,6 @@ def test_the_search_stops_at_its_bound() -> None:
     assert proposals == [0, 10, 30, 70, 150, 310, 630, 1000]
     assert found == (1000, 1000)
     assert tried(lambda eta: eta, start=50, eta_max=5)[0] == [5]
-
-
-def test_the_search_takes_all_its_evaluations_otherwise() -> None:
-    assert len(tried(lambda eta: -eta)[0]) == 20
-    assert tried(lambda eta: -eta, evals=1)[0] == [0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -161,7 +151,7 @@ def test_a_drift_goes_as_far_to_its_side_as_the_rule_lets_a_row_of_its_three_sha
 
     ends = X.max(0).values.where(signs > 0, X.min(0).values)
     steps = (signs, signs * X.std(0), ends - X.mean(0))
-    best = max(moved(X.mean(0) + i / 50 * step) for step in steps for i in range(300))
+    best = max(moved(X.mean(0) + i / 10 * step) for step in steps for i in range(60))
     assert moved(sent.rows[0]) >= 0.9 * best > 0
     # The next rounds climb from there, whatever is drawn in them; with every=1 they search again.
     view = replace(view, state=sent.state, round=1)
@@ -233,62 +223,6 @@ def test_gaussian_noise_has_its_mean_and_deviation_and_differs_between_attackers
     assert abs(float(torch.corrcoef(sent)[0, 1])) < 0.05
 
 
-@pytest.mark.parametrize(("name", "value"), [("inf", math.inf), ("nan", math.nan)])
-def test_messages_that_are_not_finite(name: str, value: float) -> None:
-    assert robustfl.forge(name, HONEST, f=2).flatten().tolist() == pytest.approx([value] * 4, nan_ok=True)
-
-
-@pytest.mark.parametrize("name", ["none", "label-flip"])
-def test_attacks_that_do_not_forge_send_the_own_rows_and_see_no_others(name: str) -> None:
-    attack, own = robustfl.attack(name), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert (attack.forges, attack.knowledge) == (False, "blind")
-    assert torch.equal(attack.forge(View(n=5, f=2, own=own), generator=stream(0)), own)
-
-
-def test_only_label_flipping_poisons_and_it_keeps_the_images() -> None:
-    x, y = torch.rand(3, 2), torch.tensor([0, 1, 4])
-    for attack in (robustfl.attack(name) for name in ("none", "sf", "label-flip")):
-        same, labels = attack.poison(x, y, classes=5, generator=stream(0))
-        assert same is x
-        assert labels.tolist() == ([4, 3, 0] if attack.poisons_data else [0, 1, 4])
-    assert y.tolist() == [0, 1, 4]
-
-
-@pytest.mark.parametrize("f", [-1, True, 1.0, "1"])
-def test_forge_refuses_a_number_of_attackers_that_is_none(f: object) -> None:
-    with pytest.raises(UsageError, match="f="):
-        robustfl.forge("sf", HONEST, f=f)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("honest", "words"),
-    [
-        (HONEST[:0], r"no rows; give a stack \[n d\]"),
-        (HONEST[0], r"must be rows \[h d\], one for each honest client"),
-        (HONEST.long(), "floating-point rows"),
-    ],
-)
-def test_forge_refuses_rows_that_are_no_stack_of_numbers(honest: torch.Tensor, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        robustfl.forge("sf", honest, f=1)
-    with pytest.raises(UsageError, match="needs the honest rows"):
-        robustfl.attack("sf").forge(View(n=4, f=1, honest=honest), generator=stream(0))
-
-
-def test_forge_refuses_honest_rows_that_are_not_finite_and_a_search_without_server() -> None:
-    with pytest.raises(UsageError, match="finite"):
-        robustfl.forge("sf", column(1, math.nan), f=1)
-    with pytest.raises(UsageError, match="give defense="):
-        robustfl.forge("opt-foe", HONEST, f=1)
-    with pytest.raises(UsageError, match="own rows"):
-        robustfl.forge("label-flip", HONEST, f=1)
-
-
-def test_the_number_of_own_rows_is_that_of_the_attackers() -> None:
-    with pytest.raises(UsageError, match="own has 3 rows; there are f=2 attackers"):
-        robustfl.forge("none", HONEST, f=2, own=HONEST)
-
-
 # One channel: a mean and a variance. Averages (3, 2).
 HONEST_STATISTICS = torch.tensor([[1.0, 1.0], [5.0, 3.0]], dtype=torch.float64)
 VIEW = View(n=4, f=2, channel="statistics", honest=HONEST_STATISTICS, variance=torch.tensor([False, True]))
@@ -296,10 +230,6 @@ VIEW = View(n=4, f=2, channel="statistics", honest=HONEST_STATISTICS, variance=t
 
 def sent(spec: str, view: View = VIEW, **target: str) -> list[list[float]]:
     return forge_statistics(robustfl.attack(spec), view, generator=stream(0), **target).tolist()
-
-
-def test_means_are_the_target_by_default() -> None:
-    assert sent("sf") == sent("sf", target="mean")
 
 
 def test_a_blind_attack_leaves_its_own_values_elsewhere() -> None:
@@ -338,12 +268,6 @@ def test_unknown_targets_and_unmarked_variances_are_refused() -> None:
         sent("gaussian", replace(VIEW, honest=None))
 
 
-def test_honest_statistics_are_not_written_to() -> None:
-    before = HONEST_STATISTICS.clone()
-    sent("sf", target="both")
-    assert torch.equal(HONEST_STATISTICS, before)
-
-
 def test_what_an_attack_remembers_is_handed_back_beside_valid_rows() -> None:
     view = replace(VIEW, honest=None, own=HONEST_STATISTICS)
     first = forged_statistics(robustfl.attack("lazy"), view, target="both", generator=stream(0))
@@ -351,18 +275,6 @@ def test_what_an_attack_remembers_is_handed_back_beside_valid_rows() -> None:
     again = forged_statistics(robustfl.attack("lazy"), later, target="both", generator=stream(0))
     assert torch.equal(again.rows, HONEST_STATISTICS)
     assert int(again.state["age"]) == 2
-
-
-def test_a_general_search_is_judged_by_valid_rows_too() -> None:
-    seen: list[torch.Tensor] = []
-
-    def server(stack: torch.Tensor) -> torch.Tensor:
-        seen.append(stack.clone())
-        return stack.mean(0)
-
-    row, _ = sent("opt(foe, evals=4, search=linear)", replace(VIEW, aggregate=server))
-    assert row == [3 - 70 * 3, 2]
-    assert all(stack[2:, 1].tolist() == [2.0, 2.0] for stack in seen)
 
 
 @pytest.mark.parametrize("attack", ["opt-foe(evals=4)", "opt(foe, evals=4)"])
@@ -390,12 +302,6 @@ def test_labels_of_one_class_become_another() -> None:
     assert poison("label-flip")[1].tolist() == list(range(9, -1, -1))
 
 
-@pytest.mark.parametrize("spec", ["label-flip(target=10)", "label-flip(source=10, target=1)", "badnets(target=10)"])
-def test_classes_that_the_data_do_not_have_are_refused(spec: str) -> None:
-    with pytest.raises(Refused, match="=10 must be < 10, the number of classes"):
-        poison(spec)
-
-
 def test_random_labels_are_uniform_over_all_classes() -> None:
     y = torch.zeros(20_000, dtype=torch.int64)
     _, drawn = robustfl.attack("dirty-labels").poison(y, y, classes=4, generator=stream(0))
@@ -417,14 +323,6 @@ def test_a_share_of_the_batch_is_stamped_and_labelled(fraction: float, count: in
     assert bool((x[changed][:, :, square] == 1).all())
 
 
-def test_which_samples_are_stamped_is_drawn() -> None:
-    def stamped(seed: int) -> tuple[bool, ...]:
-        x, _ = robustfl.attack("badnets").poison(X, Y, classes=10, generator=stream(seed))
-        return tuple((x != X).flatten(1).any(1).tolist())
-
-    assert len({stamped(seed) for seed in range(8)}) > 1
-
-
 def test_attackers_stamp_different_bars_that_together_are_the_trigger() -> None:
     attack = robustfl.attack("dba(fraction=1, target=1)")
     bars = [attack.poison(X, Y, classes=10, generator=stream(0), attacker=i)[0] != X for i in range(5)]
@@ -438,29 +336,11 @@ def test_the_bars_stand_where_the_parameters_say() -> None:
     assert drawn.tolist() == [[1, 1, 0, 1, 1, 0], [0] * 6, [1, 1, 0, 1, 1, 0], [0] * 6]
 
 
-@pytest.mark.parametrize("spec", ["badnets(size=9)", "badnets(margin=6)", "dba(length=4)", "dba(gap=7, length=1)"])
-def test_a_trigger_larger_than_the_image_is_refused(spec: str) -> None:
-    with pytest.raises(Refused, match=r"the trigger takes \d+×\d+ pixels; the images have 8×8"):
-        poison(spec)
-
-
-@pytest.mark.parametrize("name", ["badnets", "dba"])
-def test_backdoors_want_images(name: str) -> None:
-    with pytest.raises(UsageError, match="stamps images"):
-        robustfl.attack(name).trigger(torch.zeros(3, 4))
-
-
 OWN = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.5, 0.0]])
 
 
 def data_sent(spec: str, **view: object) -> list[list[float]]:
     return robustfl.attack(spec).forge(View(n=6, f=2, own=OWN, **view), generator=stream(0)).tolist()
-
-
-def test_model_replacement_survives_the_mean_of_honest_clients_that_stand_still() -> None:
-    rows = torch.tensor(data_sent("model-replacement"))
-    mean = torch.cat([torch.zeros(4, 3), rows]).mean(0)
-    torch.testing.assert_close(mean, OWN.mean(0))
 
 
 def test_a_norm_bound_shortens_only_rows_that_are_longer() -> None:
@@ -477,13 +357,6 @@ def test_neurotoxin_leaves_out_what_the_server_moved_most() -> None:
 @pytest.mark.parametrize("name", ["model-replacement", "neurotoxin"])
 def test_backdoors_leave_statistics_as_they_are(name: str) -> None:
     assert data_sent(name, channel="statistics", previous=torch.ones(3)) == OWN.tolist()
-
-
-@pytest.mark.parametrize("name", ["model-replacement", "neurotoxin"])
-@pytest.mark.parametrize("inner", ["sf", "none", "model-replacement"])
-def test_only_plain_data_poisoning_is_scaled_or_projected(name: str, inner: str) -> None:
-    with pytest.raises(UsageError, match="must poison data and leave messages alone"):
-        robustfl.attack(name, attack=inner)
 
 
 def test_constrain_and_scale_mixes_the_gradient_with_the_way_from_the_received_model() -> None:

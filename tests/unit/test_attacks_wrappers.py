@@ -15,7 +15,6 @@ import robustfl
 from robustfl.attacks.byzantine.search import golden_section
 from robustfl.contracts import Aggregator, Attack, Context, Forged, Rehearsal, View
 from robustfl.defenses import parse_pipeline
-from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, parse
 
@@ -118,9 +117,7 @@ def test_partial_attackers_take_each_other_for_the_honest(spied: list[View]) -> 
         ("model-replacement(label-flip(target=2))", "blind", True, True, True, 2),
     ],
 )
-def test_facts_of_the_wrapped_attack(
-    spec: str, knowledge: str, own: bool, forges: bool, poisons: bool, target: int | None
-) -> None:
+def test_facts_of_the_wrapped_attack(spec, knowledge, own, forges, poisons, target):
     attack = robustfl.attack(spec)
     assert (attack.knowledge, attack.needs_own, attack.forges) == (knowledge, own, forges)
     assert (attack.poisons_data, attack.target) == (poisons, target)
@@ -159,34 +156,6 @@ def test_wrappers_leave_honest_work_alone_while_the_attack_is_off(spec: str) -> 
     assert not torch.equal(sent(spec, view(round=1)), OWN)
 
 
-def test_local_steps_are_not_held_back_while_the_attack_is_off() -> None:
-    attack = robustfl.attack("model-replacement(timed(badnets, start=1), alpha=0.5)")
-    gradient, moved = torch.ones(3), torch.zeros(3)
-    assert [attack.constrain(gradient, moved, round=t).tolist() for t in (0, 1)] == [[1.0] * 3, [0.5] * 3]
-
-
-def test_a_search_around_an_attack_that_adds_up_is_no_weaker_than_the_attack() -> None:
-    """In its first round poisonedfl sends zeros at every strength: no strength is found that is kept for later."""
-    moved = {}
-    for spec in ("poisonedfl", "opt(poisonedfl)"):
-        attack, state, moved[spec] = robustfl.attack(spec), {}, []
-        for t in range(4):
-            previous = None if t == 0 else rows(1, seed=20 + t)[0]
-            made = Forged.of(attack.forge(view("mean", round=t, state=state, previous=previous), generator=stream(0)))
-            state = made.state
-            moved[spec].append(float(made.rows.norm()))
-    assert moved["poisonedfl"][0] == moved["opt(poisonedfl)"][0] == 0
-    assert all(
-        one > other > 0 for one, other in zip(moved["opt(poisonedfl)"][1:], moved["poisonedfl"][1:], strict=True)
-    )
-
-
-def test_data_are_clean_while_the_attack_is_off() -> None:
-    attack, y = robustfl.attack("timed(label-flip, start=1)"), torch.arange(4)
-    poisoned = [attack.poison(y, y, classes=4, generator=stream(0), round=t)[1].tolist() for t in (0, 1)]
-    assert poisoned == [[0, 1, 2, 3], [3, 2, 1, 0]]
-
-
 def test_a_bar_of_the_trigger_belongs_to_its_attacker_through_every_wrapper() -> None:
     x, y = torch.zeros(4, 1, 8, 8), torch.arange(4)
     for wrapper in ("timed({})", "neurotoxin({})", "opt(model-replacement({}))"):
@@ -207,28 +176,6 @@ def test_memory_survives_the_rounds_in_between() -> None:
 
 
 # --- search ----------------------------------------------------------------------------------------------------------
-
-
-def harm(rule: str, forged: Tensor) -> float:
-    return float((robustfl.defense(rule)(torch.cat([HONEST, forged]), f=3) - HONEST.mean(0)).norm())
-
-
-@pytest.mark.parametrize("rule", ["median", "nnm+trimmed-mean", "mean", "krum(variant=nf)"])
-@pytest.mark.parametrize(("spec", "special"), [("opt(alie)", "opt-alie"), ("opt(sf, parameter=deviation)", "")])
-def test_the_general_search_is_as_good_as_the_special_ones(rule: str, spec: str, special: str) -> None:
-    if special:
-        assert harm(rule, sent(spec, view(rule))) >= harm(rule, sent(special, view(rule))) - 1e-9
-        return
-    # ḡ + η(-ḡ - ḡ) = (1 - 2η)ḡ: twice the step of opt-foe
-    found = robustfl.attack("opt-foe(eta_max=2000)").found(view(rule)).distance
-    assert harm(rule, sent(spec, view(rule))) >= found - 1e-9
-
-
-def test_the_factor_of_alie_is_the_one_the_special_search_finds() -> None:
-    special = robustfl.attack("opt-alie").found(view())
-    found, forged = robustfl.attack("opt(alie)").find(view(), generator=stream(0))
-    assert (found.eta, found.distance) == (special.eta, pytest.approx(special.distance))
-    torch.testing.assert_close(forged.rows[0], special.vector)
 
 
 def server(name: str, kind: type) -> Callable[[Tensor], Tensor]:
@@ -268,22 +215,6 @@ def test_the_server_is_asked_as_often_as_said_with_the_honest_rows_untouched(sea
     assert torch.equal(HONEST, before)
 
 
-def test_golden_section_finds_the_maximum_inside_that_a_coarse_linear_search_misses() -> None:
-    mean, std = HONEST.mean(0), HONEST.std(0)
-
-    def peaked(stack: Tensor) -> Tensor:
-        z = float(((mean - stack[-1]) / std).mean())
-        return mean + std * max(0.0, 1.0 - abs(z - 3.3))
-
-    seen = view(aggregate=peaked)
-    linear, golden = (
-        robustfl.attack(f"opt(alie, search={s}, eta_max=8)").find(seen, generator=stream(0))[0]
-        for s in ("linear", "golden")
-    )
-    assert golden.eta == pytest.approx(3.3, abs=0.01)
-    assert golden.distance > linear.distance
-
-
 @pytest.mark.parametrize("evals", [1, 2, 3, 12])
 def test_golden_section_takes_its_evaluations_and_stays_inside(evals: int) -> None:
     asked: list[float] = []
@@ -310,21 +241,6 @@ def test_every_strength_is_tried_with_the_same_draws() -> None:
     assert all(torch.allclose(draw, noise[0]) for draw in noise)
 
 
-def test_a_searched_parameter_stays_in_its_range() -> None:
-    tried: list[float] = []
-    last = torch.zeros(12, dtype=torch.float64)
-
-    def noting(stack: Tensor) -> Tensor:
-        tried.append(float(stack[-1].norm()))
-        return stack.mean(0)
-
-    robustfl.attack("opt(rop(z=0), parameter=location)").forge(
-        view(aggregate=noting, previous=last), generator=stream(0)
-    )
-    assert max(tried) == pytest.approx(float(HONEST.mean(0).norm()))  # location 0
-    assert min(tried) == pytest.approx(0.0)  # location 1, not 5
-
-
 def test_a_memory_passes_through_the_search() -> None:
     made = robustfl.attack("opt(mimic(variant=variance), evals=3)").forge(view(), generator=stream(0))
     assert isinstance(made, Forged)
@@ -341,11 +257,6 @@ def test_a_result_that_is_not_finite_is_never_the_best(search: str, value: float
     at_first = lambda stack: mean + (value if torch.allclose(stack[-1], mean) else 1.0)  # noqa: E731
     found, _ = robustfl.attack("opt(foe)", search=search).find(view(aggregate=at_first), generator=stream(0))
     assert found.distance == pytest.approx(math.sqrt(12))
-
-
-def test_a_search_without_a_server_says_what_it_needs() -> None:
-    with pytest.raises(UsageError, match="its view needs aggregate"):
-        sent("opt(sf)", view(aggregate=None))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from torch import Tensor
 import robustfl
 from robustfl.attacks.byzantine.poisonedfl import successes
 from robustfl.contracts import Forged, View
-from robustfl.errors import UsageError
 from robustfl.randomness import stream
 
 
@@ -57,18 +56,6 @@ def test_the_bound_is_met_with_equality_and_never_passed(name: str, deviation: s
     assert measure(vector, honest) == pytest.approx(limit(honest), rel=1e-9)
 
 
-def halved(name: str, honest: Tensor, p: Tensor, *, gamma: float = 50.0, precision: float = 1e-6) -> float:
-    """The papers' search for the factor: up or down by a step that halves, kept when the bound holds."""
-    measure, limit = BOUNDED[name]
-    bound, step, best = limit(honest), gamma, 0.0
-    while step > precision:
-        holds = measure(honest.mean(0) + gamma * p, honest) <= bound
-        best = gamma if holds else best
-        step /= 2
-        gamma += step if holds else -step
-    return best
-
-
 def test_min_sum_is_bounded_by_the_greatest_or_the_least_of_the_honest_sums() -> None:
     honest = rows()
     sums = [total(x, honest) for x in honest]
@@ -76,13 +63,6 @@ def test_min_sum_is_bounded_by_the_greatest_or_the_least_of_the_honest_sums() ->
         _, vector = robustfl.attack("min-sum", bound=bound).solve(against(honest))
         assert total(vector, honest) == pytest.approx(limit, rel=1e-9)
     assert robustfl.attack("min-sum").bound == "max"  # the paper's
-
-
-def test_honest_rows_far_from_the_origin_cost_no_digits() -> None:
-    honest = rows().float()
-    near, _ = robustfl.attack("min-max").solve(against(honest))
-    far, _ = robustfl.attack("min-max").solve(against(honest + 4096.0))
-    assert far == pytest.approx(near, rel=1e-3)  # the rows themselves keep 2⁻¹¹ only
 
 
 @pytest.mark.parametrize("name", BOUNDED)
@@ -133,11 +113,6 @@ def test_the_direction_is_a_running_average_of_power_steps() -> None:
     average = (2 * second["z"] + step / step.norm()) / 3
     torch.testing.assert_close(third["z"], average / average.norm())
     assert int(third["seen"]) == 3
-
-
-def test_mimic_of_a_client_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="epsilon=7 must be < 7"):
-        robustfl.forge("mimic", rows(), f=1, epsilon=7)
 
 
 # --- directed deviation ----------------------------------------------------------------------------------------------
@@ -220,12 +195,6 @@ def test_the_row_against_signguard_keeps_signs_and_norm(order: str) -> None:
     assert not torch.equal(row.sign(), mean.sign())
 
 
-def test_of_all_permutations_the_opposite_one_points_away_most() -> None:
-    honest = rows(1, 5, mean=0.3)
-    least = min(float(honest[0] @ honest[0][list(order)]) for order in itertools.permutations(range(5)))
-    assert float(honest[0] @ sent("signguard-adaptive", against(honest))[0]) == pytest.approx(least)
-
-
 def test_the_orthogonal_perturbation_is_orthogonal_long_and_where_it_shall_be() -> None:
     honest, last = rows(), rows(1, seed=5)[0]
     view = against(honest, previous=last)
@@ -305,12 +274,6 @@ def test_lazy_attackers_replay(spec: str, expected: list[list[float]]) -> None:
 
 def test_lazy_attackers_of_another_number_share_what_is_kept() -> None:
     assert replayed("lazy", 3, [2, 3, 1]) == [[0, 1], [0, 1, 0], [0]]
-
-
-def test_a_median_of_an_even_number_of_norms_lies_between() -> None:
-    honest = torch.diag(torch.tensor([1.0, 3.0]))
-    assert float(sent("signguard-adaptive", against(honest))[0].norm()) == pytest.approx(2.0)
-    assert math.isclose(float(sent("clipped-clustering-adaptive", against(honest))[0].norm()), 2.0, rel_tol=1e-6)
 
 
 def test_a_deviation_along_the_mean_leaves_another_way_to_turn() -> None:
@@ -435,16 +398,6 @@ def test_poisonedfl_pushes_every_round_to_the_same_side(server):
     # After failure 2 → 1.4 → 0.98, and no further: 0.686 is below 0.9.
     assert scales[-1] == pytest.approx(2.0 if server == "follows" else 0.98)
     assert set(state["signs"].tolist()) == {-1.0, 1.0}
-
-
-def test_poisonedfl_sends_zeros_first_and_after_a_round_in_which_nothing_moved():
-    view = View(n=4, f=1, own=normal(1, 5))
-    first = forged("poisonedfl", view)
-    assert first.rows.tolist() == [[0.0] * 5]
-    still = forged("poisonedfl", View(n=4, f=1, own=view.own, previous=torch.zeros(5).double(), state=first.state))
-    assert still.rows.tolist() == [[0.0] * 5]
-    with pytest.raises(UsageError, match="poisonedfl"):
-        forged("poisonedfl", View(n=4, f=1))
 
 
 def test_on_statistics_poisonedfl_goes_on_from_the_last_ones_by_how_they_moved():

@@ -137,11 +137,6 @@ def test_what_autobyz_does_not_take(cell: dict[str, Any], said: str) -> None:
         expand(scenario(**cell))
 
 
-def test_a_cell_has_one_attack() -> None:
-    with pytest.raises(UsageError, match="a cell has one; write it in a scenario"):
-        Cell.of({"attack": "autobyz"})
-
-
 def test_the_data_file_names_every_member_as_cells_do_and_says_why() -> None:
     for version, ensemble in ensembles().items():
         assert len({m.label for m in ensemble.members}) == len(ensemble.members)
@@ -373,7 +368,6 @@ def test_a_member_without_effect_does_not_count() -> None:
 
 def test_the_worst_of_the_members_tells_no_more_about_variances_than_they_do() -> None:
     _, row = row_of(cells(none=[0.9, 0.91], alie=[0.5, 0.6], sf=[0.7, 0.6], own=[0.8, 0.7]))
-    assert row.worst.prior is not None
     assert row.worst.prior.pooled == 4
 
 
@@ -450,7 +444,6 @@ def test_members_told_apart_by_updates_are_none_where_statistics_alone_are_forge
 def test_an_attack_on_a_row_that_forges_a_channel_of_its_own_is_an_attack_of_that_name() -> None:
     beaten = [{"contestant": "mean", "attack": "edge", "scope": "update"}, {"attack": "foe", "scope": "both"}]
     asked = asked_of({"autobyz": {"version": 3}, "benchmark": {"beaten": beaten}})
-    assert asked is not None
     cells = [{"attack": a, "scope": s} for a, s in (("edge", "update"), ("foe", "both"), ("sf", "update"))]
     assert asked.renamed(cells) == [
         {"attack": "edge [update]", "scope": "both"}, {"attack": "foe", "scope": "both"},

@@ -137,9 +137,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("attack", "defense", "peer_attack", "peer_rule", "peer_steps"), PAIRS)
-def test_every_round_agrees_to_rounding(
-    attack: str, defense: str, peer_attack: Rule, peer_rule: Rule, peer_steps: Sequence[Rule]
-) -> None:
+def test_every_round_agrees_to_rounding(attack, defense, peer_attack, peer_rule, peer_steps):
     experiment = build(cell(attack, defense)).experiment
     start = experiment.flat.clone()
     path, _ = theirs(experiment, peer_attack, peer_rule, peer_steps)

@@ -75,8 +75,8 @@ def trained(
     """Model and statistics of every round."""
     with mock.patch.object(clients, "recorded_on", return_value=recorder):
         experiment = federation(
-            model, (1, 8, 8), n=5, f=1, batch=3, rounds=9, norm=norm, algorithm=algorithm, defense="nnm+median",
-            device=device,
+            model, (1, 8, 8), n=5, f=1, batch=3, rounds=9 if "dsgd" in algorithm else 5, norm=norm, device=device,
+            algorithm=algorithm, defense="nnm+median",
         )  # fmt: skip
         rounds = [record.state for record in train(experiment)]
     return [torch.cat([state.theta.cpu(), state.statistics.cpu()]).clone() for state in rounds]

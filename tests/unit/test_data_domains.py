@@ -85,42 +85,10 @@ def test_unequal_users_share_all_images_and_keep_the_least():
         rule.lengths(100, 16, generator)
 
 
-def test_shares_of_users_have_the_means_and_variances_of_the_dirichlet_distribution():
-    shares = np.array(
-        [DirichletSizes(alpha=2, least=1).lengths(10_004, 4, np.random.default_rng(i)) for i in range(2000)]
-    )
-    shares = (shares - 1) / 10_000
-    assert shares.mean(0) == pytest.approx([0.25] * 4, abs=0.02)
-    assert shares.var(0) == pytest.approx([0.25 * 0.75 / 9] * 4, rel=0.15)  # q(1-q)/(4α + 1)
-
-
-def test_one_user_per_domain_keeps_the_whole_domain():
-    (only,) = domain_split([10], [4], users=1)
-    assert only.train.tolist() == list(range(10))
-    assert (len(only.validation), len(only.test)) == (0, 4)
-
-
 def test_a_share_is_not_spoilt_by_rounding():
     # 100 · 0.29 is below 29 in floating point.
     assert len(domain_split([100], [1], users=1, share=0.29)[0].train) == 29
     assert len(domain_split([100], [1], users=1, validation=0.29)[0].validation) == 29
-
-
-@pytest.mark.parametrize(
-    ("sizes", "tests", "options"),
-    [([10, 3], [5, 5], {"users": 4}), ([10], [3], {"users": 4}), ([9], [9], {"users": 1, "share": 0.1})],
-)
-def test_users_without_images_are_refused(sizes, tests, options):
-    with pytest.raises(Refused, match="users per domain get"):
-        domain_split(sizes, tests, **options)
-
-
-@pytest.mark.parametrize("options", [{"users": 0}, {"users": 1, "share": 0.0}, {"users": 1, "validation": 1.0}])
-def test_impossible_settings_of_a_split_are_named(options):
-    with pytest.raises(UsageError, match="must be"):
-        domain_split([10], [10], **options)
-    with pytest.raises(UsageError, match="no domains"):
-        domain_split([10], [10, 10], users=1)
 
 
 # --- the embedded domains --------------------------------------------------------------------------------------------

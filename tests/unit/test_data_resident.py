@@ -13,7 +13,6 @@ from torchvision.transforms.functional import rotate
 from robustfl.contracts import Arrays
 from robustfl.data import Augment, Normalize, Resident, channel_statistics
 from robustfl.data.resident import rotated
-from robustfl.errors import UsageError
 from robustfl.randomness import stream
 
 
@@ -78,12 +77,6 @@ def test_normalize_acts_by_channel_in_the_dtype_of_its_input_and_has_no_state():
     assert exact.item() == (1 - 0.1307) / 0.3081
     assert not layer.state_dict()
     assert not list(layer.parameters())
-
-
-@pytest.mark.parametrize(("mean", "std"), [((0.1,), (0.0,)), ((0.1,), (1.0, 1.0)), ((), ())])
-def test_normalize_refuses_zero_deviations_and_unequal_lengths(mean, std):
-    with pytest.raises(UsageError, match="std"):
-        Normalize(mean, std)
 
 
 @pytest.mark.parametrize("kind", ["uint8", "float32"])

@@ -566,13 +566,6 @@ def test_a_download_lands_in_the_data_sets_own_folder(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == [".cache", "mnist"]
 
 
-def test_meta_holds_what_identifies_the_content(tmp_path):
-    a = Digits().load(tmp_path)
-    meta = json.loads((tmp_path / ".cache" / folders(tmp_path)[0] / "meta.json").read_text())
-    assert meta["fingerprint"] == a.fingerprint
-    assert meta["arrays"]["train_x"] == ["uint8", 1442, 8, 8, 1]
-
-
 # --- right in form, wrong in sense ------------------------------------------------------------------------------------
 
 

@@ -37,8 +37,6 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 def module(name: str) -> ModuleType:
     """A file of ``docs`` as a module."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found
@@ -166,9 +164,7 @@ NUMBERS = (
 
 
 @pytest.mark.parametrize(("words", "cells"), NUMBERS, ids=[words for words, _ in NUMBERS])
-def test_the_page_on_the_quickstart_has_the_numbers_of_the_board(
-    words: str, cells: list[tuple[str, str, str, float]]
-) -> None:
+def test_the_page_on_the_quickstart_has_the_numbers_of_the_board(words, cells):
     page = " ".join((DOCS / "quickstart.md").read_text(encoding="utf-8").split())
     assert words.format(*(sa(*cell) for cell in cells)) in page
 

@@ -18,7 +18,7 @@ from robustfl.attacks.byzantine.wrapping import ModelReplacement
 from robustfl.contracts import View
 from robustfl.engine import initial_state, train
 from robustfl.engine.client_state import allocate_client_state
-from robustfl.errors import Diverged, StoreError, UsageError
+from robustfl.errors import Diverged, StoreError
 from robustfl.registry import entries
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
@@ -60,7 +60,6 @@ def result(**settings: object) -> tuple[torch.Tensor, torch.Tensor, Built]:
     last = None
     for record in train(built.experiment):
         last = record
-    assert last is not None
     return last.state.theta.clone(), last.state.statistics.clone(), built
 
 
@@ -158,9 +157,7 @@ BASE = {"norm": "fbn", "attack": "foe", "defense": "nnm+median", "clients": 7, "
     ("algorithm", "participation"),
     [("dsgd", 0.8), ("fedavg(local_steps=2, momentum=0.5, keep_momentum=true)", 1.0)],
 )
-def test_honest_messages_of_the_first_rounds_do_not_depend_on_the_attack(
-    attack: str, algorithm: str, participation: float
-) -> None:
+def test_honest_messages_of_the_first_rounds_do_not_depend_on_the_attack(attack, algorithm, participation):
     """The first aggregate differs, but honest clients' first messages, batches and augmentation are the same."""
     from robustfl.engine.training import _Loop, initial_state
 
@@ -281,12 +278,6 @@ def test_a_disk_without_room_is_told_with_the_remedy() -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert bytes_of(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "many", "-1", "4 parsec", "i", "4ib"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(UsageError, match="GiB"):
-        bytes_of(text)
 
 
 SMALL: dict[str, Any] = {

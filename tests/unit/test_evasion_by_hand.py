@@ -184,8 +184,7 @@ def onto(x: np.ndarray, w: np.ndarray, value: float, norm: str) -> np.ndarray:
         middle = (low + high) / 2
         short = np.abs(w) @ np.minimum(middle * speed, room) < abs(value)
         low, high = (middle, high) if short else (low, middle)
-    made: np.ndarray = np.sign(up) * np.minimum(high * speed, room)
-    return made
+    return np.sign(up) * np.minimum(high * speed, room)
 
 
 def towards(model: nn.Module, x0: np.ndarray, y: int, goal: int, norm: str, eps: float, steps: int) -> np.ndarray:

@@ -120,9 +120,7 @@ def test_success_rates_as_autoattack(name: str, budget: int, norm: str, eps: flo
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 0.1), ("l2", 0.6)])
-def test_known_difference_its_squares_never_touch_the_last_row_and_column(
-    norm: str, eps: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_difference_its_squares_never_touch_the_last_row_and_column(norm, eps, monkeypatch):
     """Corners are drawn one short there, which on small images leaves much out; in the L2 ball it also rescales."""
     theirs = rate(of_autoattack("square", norm, eps, 200), 2)
     assert rate(ours("square", eps=eps, norm=norm, queries=200), 2) < theirs - 0.02

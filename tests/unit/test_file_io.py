@@ -17,19 +17,17 @@ from robustfl.contracts import Attack
 from robustfl.data.cache import Source, load_cached
 from robustfl.data.checks import checked_arrays
 from robustfl.data.fedbn import picture
-from robustfl.errors import Refused, StoreError, UsageError
+from robustfl.errors import StoreError, UsageError
 from robustfl.file_io import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed
-from robustfl.registry import create, register
+from robustfl.registry import register
 from robustfl.reports.published.agreement import agree
 from robustfl.reports.published.merge import merge, read_source, write_merge
 from robustfl.reports.store import Store, write_stream
 from robustfl.reports.tables import FORMS
 from robustfl.scenarios import Scenario, expand
-from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.dry_run import estimate
-from robustfl.scenarios.run_options import check_threads
 from robustfl.scenarios.spec import apply_settings
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -184,9 +182,7 @@ def test_a_damaged_record_is_not_done(change: dict[str, Any] | None, tmp_path: P
 
 
 @pytest.mark.parametrize("part", ["labels", "cell", "key"])
-def test_a_record_of_other_labels_or_settings_is_not_done_and_on_no_board(
-    part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_of_other_labels_or_settings_is_not_done_and_on_no_board(part, tmp_path, capsys):
     import json
 
     from robustfl.cli import invoke
@@ -251,16 +247,9 @@ def test_a_merge_on_a_full_disk_leaves_nothing_in_the_way(tmp_path: Path, monkey
     assert not list((tmp_path / "all").glob(".*"))
 
 
-@pytest.mark.parametrize("tolerance", [float("nan"), -0.1, 1.5])
-def test_no_number_outside_0_and_1_is_a_tolerance(tolerance: float) -> None:
-    with pytest.raises(UsageError, match="tolerance"):
-        agree(record(), record(), tolerance=tolerance)
-
-
 @pytest.mark.parametrize("change", [{"loss": 3.0}, {"loss": float("nan")}, {"samples": 361}, {"evaluation": "other"}])
 def test_loss_samples_and_evaluation_must_agree_too(change: dict[str, Any]) -> None:
     made = record()
-    assert made.metrics is not None
     other = made.model_copy(update={"metrics": made.metrics.model_copy(update=change)})
     assert not agree(made, other, tolerance=0.01).agrees
     near = made.model_copy(update={"metrics": made.metrics.model_copy(update={"loss": made.metrics.loss + 0.05})})
@@ -372,12 +361,6 @@ def test_a_scenario_that_is_no_file_says_what_it_is(name: str, words: str, tmp_p
         Scenario.load(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("threads", [0, -1, 100_000, 10**30, True, "2"])
-def test_threads_that_no_machine_has_are_refused(threads: Any) -> None:
-    with pytest.raises(UsageError, match="threads="):
-        check_threads(threads)
-
-
 # --- dry runs --------------------------------------------------------------------------------------------------------
 
 
@@ -390,11 +373,6 @@ def test_a_dry_run_names_what_this_machine_cannot_do(cell: dict[str, Any], tmp_p
 
 def test_looking_at_a_cell_lists_no_clients() -> None:
     assert Cell(clients=10**15, attack="alie", f=1).settings.candidates is None
-
-
-def test_more_clients_than_images_are_refused_before_memory_is_taken_for_each() -> None:
-    with pytest.raises(Refused, match="clients=1000000000000 are more than the 1442 training images"):
-        build(Cell(clients=10**12))
 
 
 def test_too_many_cells_are_counted_and_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,11 +409,6 @@ def test_a_version_and_defaults_are_data() -> None:
     for default in (torch.zeros, lambda: 1, object()):
         with pytest.raises(UsageError, match="z has a"):
             register("x-odd", version=1)(made(default))
-
-
-def test_a_parameter_given_twice_is_an_error_for_the_library_too() -> None:
-    with pytest.raises(UsageError, match="given twice"):
-        create("attack", "alie(z=1, z=1)")
 
 
 def test_a_key_is_the_digest_of_what_it_is_made_of() -> None:

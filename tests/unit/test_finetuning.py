@@ -10,12 +10,12 @@ import torch
 from robustfl.algorithms import FedAvg
 from robustfl.contracts import LocalWork
 from robustfl.engine import train
-from robustfl.errors import Refused, UsageError
+from robustfl.errors import Refused
 from robustfl.layout import layout_of
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import key_of, refusal, resolve
+from robustfl.scenarios.expand import key_of, resolve
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=240, test_limit=40)", "model": "domains-cnn", "norm": "naive-bn", "clients": 4,
@@ -72,41 +72,6 @@ def test_a_network_keeps_one_layer_to_train() -> None:
     with pytest.raises(Refused, match="frozen=4 of the network's 4 layers leaves nothing to train; at most 3 can be"):
         build(cell)
     assert run_cell(cell, fingerprint="x").status == "refused"
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"finetune": "st(rounds=3)"}, "at most 2 can be the others'"),
-        ({"at": "all"}, "makes 4 of 4 clients AT users"),
-        ({"f": 1}, "without Byzantine clients"),
-        ({"participation": 0.5}, "full participation"),
-        ({"algorithm": "dsgd", "objective": "ce"}, "local steps"),
-        ({"algorithm": "fedavg(weight_decay=0.1)"}, "would move frozen layers"),
-        ({"algorithm": "scaffold"}, "would move frozen layers"),
-        ({"algorithm": "fedadam"}, "would move frozen layers"),
-        ({"defense": "krum", "f_declared": 1}, "at least 5 clients"),
-    ],
-)
-def test_what_fine_tuning_does_not_go_with_is_refused(changes: dict[str, Any], said: str) -> None:
-    reason = refusal(Cell.of({**SMALL, "finetune": "st(rounds=2, frozen=1)", **changes}))
-    assert reason is not None
-    assert said in reason
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("st", "'rounds' is required"),
-        ("st(rounds=0)", "rounds=0"),
-        ("st(rounds=1, frozen=-1)", "frozen=-1"),
-        ("at(rounds=1)", "no such rule"),
-        ("st(steps=1)", "no parameter 'steps'"),
-    ],
-)
-def test_fine_tuning_that_is_no_rule_is_an_error(spec: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        Cell.of({**SMALL, "finetune": spec})
 
 
 def test_no_fine_tuning_spelled_out_has_the_same_key() -> None:

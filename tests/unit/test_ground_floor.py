@@ -24,7 +24,6 @@ from robustfl.records import CellResult, Metrics, canonical, completed, plain
 
 class Copy(Attack):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        assert view.honest is not None
         return view.honest[:1].expand(view.f, -1)
 
 
@@ -83,13 +82,6 @@ def test_classes_that_are_no_method_are_refused(clean_registry: None) -> None:
         registry.register("x")(Named)
 
 
-def test_unknown_names_list_close_matches() -> None:
-    with pytest.raises(UsageError, match="did you mean 'alie'"):
-        robustfl.attack("ailie")
-    with pytest.raises(UsageError, match="did you mean 'eta'"):
-        robustfl.attack("foe", eat=1)
-
-
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
@@ -103,12 +95,6 @@ def test_unknown_names_list_close_matches() -> None:
 )
 def test_specs_are_parsed(spec: str, expected: tuple[str, dict[str, object]]) -> None:
     assert registry.parse(spec) == expected
-
-
-@pytest.mark.parametrize("spec", ["foe(eta=2", "foe(2)", "foe(eta=)"])
-def test_malformed_specs_say_how_to_write_one(spec: str) -> None:
-    with pytest.raises(UsageError, match=r"parameter=value|parenthesis"):
-        registry.parse(spec)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +121,6 @@ def test_a_plug_in_file_that_fails_leaves_nothing_behind(tmp_path: Path, clean_r
         registry.load_file(file)
     with pytest.raises(UsageError, match="unknown attack"):
         registry.lookup("attack", "half-done")
-
-
-def test_names_with_commas_between_them_are_told_how_lists_are_written() -> None:
-    with pytest.raises(UsageError, match=r'\["none", "sf"\]'):
-        registry.create("attack", "none, sf")
 
 
 # --- parameters ------------------------------------------------------------------------------------------------------
@@ -280,18 +261,6 @@ def test_canonical_text_is_strict_json_whatever_the_order() -> None:
     assert plain({"x": -float("inf")}) == {"x": "-inf"}
 
 
-def test_forge_gives_no_rows_for_no_attackers_and_refuses_nonsense() -> None:
-    honest = torch.ones(3, 2)
-    assert robustfl.forge("sf", honest, f=0).shape == (0, 2)
-    for f in (-1, True, 1.0):
-        with pytest.raises(UsageError, match="must be an int"):
-            robustfl.forge("sf", honest, f=f)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="finite"):
-        robustfl.forge("sf", torch.tensor([[float("nan")]]), f=1)
-    with pytest.raises(UsageError, match="give defense"):
-        robustfl.forge("opt-foe", honest, f=1)
-
-
 def test_identity_of_a_wrapper_holds_that_of_what_it_wraps() -> None:
     wrapped = registry.identity(registry.create("attack", "timed(attack='foe(eta=3)')"))
     assert wrapped["inner"] == registry.identity(registry.create("attack", "foe(eta=3)"))
@@ -300,9 +269,7 @@ def test_identity_of_a_wrapper_holds_that_of_what_it_wraps() -> None:
     assert [part["name"] for part in several["parts"]] == ["fgsm", "pgd"]
 
 
-def test_a_setting_that_is_said_is_not_its_value_from_before_a_choice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_setting_that_is_said_is_not_its_value_from_before_a_choice(monkeypatch):
     monkeypatch.setattr("robustfl.records.LATER", {"select": "last", "rotate": 0.0, "stop": None})
     said = {"select": "validation", "seed": 1}
     assert completed(said, ["select", "rotate", "seed"]) == {**said, "rotate": 0.0}

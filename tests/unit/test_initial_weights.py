@@ -11,7 +11,7 @@ import torch
 from robustfl.cli import invoke
 from robustfl.contracts import Model
 from robustfl.engine import initial_state, train
-from robustfl.errors import DataMissing, Refused, UsageError
+from robustfl.errors import DataMissing, Refused
 from robustfl.models import Weights
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
@@ -159,15 +159,6 @@ def test_training_starts_from_the_file_with_its_statistics_and_its_digest_is_in_
 def test_weights_drawn_from_the_seed_leave_keys_as_they_were() -> None:
     assert resolve(Cell.of({**SMALL, "init": "random"}), "x")["cell"]["init"] == "random"
     assert fingerprints([cell := Cell.of(SMALL)], None)[cell].count("+") == 0
-
-
-@pytest.mark.parametrize(
-    ("init", "said"),
-    [("weights", "'path' is required"), ("weights(path=a, head=old)", "head='old'"), ("imagenet", "no such rule")],
-)
-def test_an_init_that_is_no_rule_is_an_error(init: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        Cell.of({**SMALL, "init": init})
 
 
 def test_a_dry_run_says_which_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

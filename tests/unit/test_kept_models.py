@@ -49,7 +49,6 @@ def kept(out: Path, **more: Any) -> CellResult:
 )
 def test_the_model_is_as_accurate_as_its_record_says(tmp_path: Path, more: dict[str, Any]) -> None:
     record = kept(tmp_path, **more)
-    assert record.metrics is not None
     model = robustfl.load_model(tmp_path / "run", record.key[:8])
     assert not model.training
     found = robustfl.evaluate(model, "digits", evasions=SMALL["evasions"])
@@ -63,7 +62,6 @@ def test_the_model_is_as_accurate_as_its_record_says(tmp_path: Path, more: dict[
 
 def test_every_honest_user_has_a_model_of_its_own(tmp_path: Path) -> None:
     record = kept(tmp_path, norm="fedbn", **LOCAL)
-    assert record.metrics is not None
     byzantine = build(Cell.of({**SMALL, "norm": "fedbn", **LOCAL})).experiment.byzantine
     honest = [k for k in range(5) if k not in byzantine]
     models = {k: load_model(tmp_path / "run", record.key, user=k) for k in honest}
@@ -205,9 +203,7 @@ def test_a_grid_keeps_models_and_says_where_it_has_none(tmp_path: Path, capsys: 
     assert "--out" in capsys.readouterr().err
 
 
-def test_a_model_that_cannot_be_written_stops_the_grid_and_is_no_fault_of_the_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_cannot_be_written_stops_the_grid_and_is_no_fault_of_the_cell(tmp_path, monkeypatch):
     scenario = robustfl.Scenario.of({"name": "two", "cell": {**SMALL, "evasions": [], "seed": [0, 1]}})
     tried: list[object] = []
 
@@ -234,9 +230,7 @@ def test_a_refused_cell_lacks_no_model(tmp_path: Path) -> None:
     assert not [note for note in notes if "no model" in note]
 
 
-def test_a_key_that_is_cut_short_and_a_file_of_another_cell_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_is_cut_short_and_a_file_of_another_cell_are_told(tmp_path, monkeypatch):
     one, other = kept(tmp_path, rounds=1, evasions=[]), kept(tmp_path, rounds=1, evasions=[], seed=1)
     store = Store(tmp_path / "run")
     with monkeypatch.context() as patch:
@@ -269,6 +263,5 @@ def test_a_network_needs_only_its_model_and_norm(tmp_path: Path) -> None:
     assert record.status == "done", record.reason
     del registry._entries["defense"]["first-row"]
     registry._changed()
-    assert record.metrics is not None
     model = load_model(tmp_path / "run", record.key)
     assert robustfl.evaluate(model, "digits", evasions=[]).sa == record.metrics.sa

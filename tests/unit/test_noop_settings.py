@@ -216,9 +216,7 @@ def losses(settings: dict[str, Any], rounds: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("settings", "same", "enough", "words"), LATE, ids=[words for *_, words in LATE])
-def test_what_too_few_rounds_never_come_to_is_told_and_changes_nothing(
-    settings: dict[str, Any], same: dict[str, Any], enough: int, words: str
-) -> None:
+def test_what_too_few_rounds_never_come_to_is_told_and_changes_nothing(settings, same, enough, words):
     few = enough - 1
     told, silent = (list(noop_settings(Cell.of({**SMALL, **settings, "rounds": r}))) for r in (few, enough))
     assert told

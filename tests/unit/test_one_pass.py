@@ -124,8 +124,7 @@ class With(Model):
 
 def model_with(layer: type[nn.Module]) -> Model:
     cls = type("WithOne", (With,), {"layer": layer, "__module__": __name__, "__qualname__": "WithOne"})
-    made: Model = register("with-one")(dataclass(frozen=True)(cls))()
-    return made
+    return register("with-one")(dataclass(frozen=True)(cls))()
 
 
 def ran(layer: type[nn.Module], **more: Any) -> CellResult:

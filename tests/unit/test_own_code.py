@@ -83,21 +83,6 @@ def test_layers_are_one_vector_to_the_rule() -> None:
     assert parts[0].tolist() + parts[1].flatten().tolist() == whole.tolist()
 
 
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([[np.zeros(2), np.zeros(1)], [np.zeros(2)]], "row 1 has 1 layers, row 0 has 2"),
-        ([[np.zeros(2), np.zeros(1)], [np.zeros(2), np.zeros(3)]], r"layer 1 of row 1 has shape \(3,\)"),
-        ([[np.zeros(2)], [np.zeros(2, dtype=np.float32)]], "layer 0 of row 1 has dtype torch.float32"),
-        ([[np.zeros(2), np.array(7)], [np.zeros(2), np.array(7)]], r"dtype int64; .*\(counters, as of batch norm"),
-        ([np.zeros(2, dtype=np.longdouble)], "at most 64 bits"),
-    ],
-)
-def test_layers_that_do_not_fit_are_named(rows: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        robustfl.defense("median")(rows, f=0)
-
-
 @pytest.mark.parametrize("rule", ["trimmed-mean", "mean", "nnm+krum"])
 def test_f_has_no_default(rule: str) -> None:
     with pytest.raises(TypeError, match="'f'"):
@@ -136,12 +121,6 @@ def test_foolsgold_remembers_clients_by_their_numbers() -> None:
 def test_a_rule_without_memory_hands_back_no_state() -> None:
     aggregate, state = robustfl.defense("nnm+median").stateful(ROWS, f=1)
     assert (len(aggregate), dict(state)) == (2, {})
-
-
-@pytest.mark.parametrize("clients", [[0, 1], [0, 1, 1, 2, 3], [0.0, 1.0, 2.0, 3.0, 4.0]])
-def test_client_numbers_must_tell_clients_apart(clients: Any) -> None:
-    with pytest.raises(UsageError, match="5 different whole numbers"):
-        robustfl.defense("foolsgold").stateful(ROWS, f=1, clients=clients)
 
 
 @pytest.mark.parametrize("reference", [[1.0, 0.0], np.array([1.0, 0.0]), torch.tensor([1.0, 0.0])])

@@ -17,7 +17,6 @@ from robustfl.data.partitions import (
     KClasses,
     class_fractions,
     dirichlet_counts,
-    gamma_similarity,
     label_counts,
     sorted_by_class,
     train_validation,
@@ -85,38 +84,11 @@ def test_gamma_sets_random_samples_aside_not_the_first():
     assert max(max(pair) for pair in first) > 100
 
 
-def test_gamma_sizes_differ_by_at_most_one_in_each_part():
-    labels, permutation = np.arange(43) % 3, rng().permutation(43)
-    parts = gamma_similarity(labels, 4, 0.5, permutation)
-    even = [int(np.isin(p, permutation[:21]).sum()) for p in parts]
-    assert even == [6, 5, 5, 5]
-    assert [len(p) - e for p, e in zip(parts, even, strict=True)] == [6, 6, 5, 5]
-
-
-@pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan")])
-def test_gamma_outside_zero_to_one_is_an_error(gamma):
-    with pytest.raises(UsageError, match="gamma"):
-        Gamma(gamma=gamma)
-    with pytest.raises(UsageError, match="gamma"):
-        gamma_similarity(BALANCED, 2, gamma, np.arange(200))
-
-
-def test_gamma_similarity_wants_a_permutation_of_all_samples():
-    with pytest.raises(UsageError, match="3 entries for 200"):
-        gamma_similarity(BALANCED, 2, 0.5, np.arange(3))
-
-
 def test_dirichlet_cuts_lose_no_sample_to_rounding():
     p = np.full((1, 10), 0.1)
     assert np.cumsum(p)[-1] < 1  # the float sum that would drop the last sample
     assert dirichlet_counts(p, [10]).sum() == 10
     assert dirichlet_counts([[0.5, 0.500_004, 0.0]], [10**6]).tolist() == [[500_000, 500_000, 0]]  # nor win one
-
-
-@pytest.mark.parametrize("p", [[[0.5, 0.6]], [[1.5, -0.5]], [0.5, 0.5]])
-def test_dirichlet_counts_want_proportions(p):
-    with pytest.raises(UsageError, match="proportions"):
-        dirichlet_counts(p, [4])
 
 
 def test_dirichlet_redraws_until_min_size():
@@ -135,15 +107,6 @@ def test_dirichlet_refuses_an_unreachable_min_size():
         split(Dirichlet(alpha=1e-6), BALANCED, 100)
 
 
-def test_dirichlet_skew_falls_with_alpha():
-    def spread(alpha, mode):
-        counts = np.array(label_counts(BALANCED, split(Dirichlet(alpha=alpha, mode=mode), BALANCED, 4), 10))
-        return counts.std(0).mean()
-
-    for mode in ("classwise", "equal"):
-        assert spread(0.1, mode) > 2 * spread(100.0, mode)
-
-
 def test_equal_mode_uses_up_remaining_classes_when_the_drawn_ones_are_exhausted():
     counts = np.array(label_counts(BALANCED, split(Dirichlet(alpha=1e-8, mode="equal"), BALANCED, 4), 10))
     assert counts.sum(1).tolist() == [50] * 4
@@ -154,17 +117,6 @@ def test_what_is_left_is_drawn_in_proportion_when_the_drawn_classes_are_exhauste
     take = partitions._draw(np.array([1.0, 0.0, 0.0]), np.array([5, 9000, 1000]), 1005, rng())
     assert (take[0], take.sum()) == (5, 1005)
     assert take[1] / 1000 == pytest.approx(0.9, abs=0.05)  # five standard deviations
-
-
-def test_a_tiny_alpha_gives_a_client_one_class_with_the_probability_of_its_share():
-    rows = rng().dirichlet(np.array([9e-300, 1e-300]), 2000)  # numpy's draws do not underflow
-    assert rows.mean(0) == pytest.approx([0.9, 0.1], abs=0.035)  # five standard deviations
-
-
-def test_equal_mode_follows_the_prior():
-    labels = np.array([0] * 900 + [1] * 100)
-    counts = np.array(label_counts(labels, split(Dirichlet(alpha=1e4, mode="equal"), labels, 2, seed=1), 2))
-    assert np.abs(counts[0] / 500 - [0.9, 0.1]).max() < 0.05
 
 
 @pytest.mark.parametrize(("base", "each"), [("prior", 0.05), ("ones", 0.5)])
@@ -186,32 +138,10 @@ def test_a_base_belongs_to_equal_mode():
     assert params == {"alpha": 0.5, "mode": "equal", "min_size": 1, "base": "ones"}
 
 
-def test_dirichlet_limit_of_tiny_alpha_is_one_client_per_class():
-    parts = split(Dirichlet(alpha=1e-300, min_size=0), BALANCED, 3)
-    assert np.isin(np.array(label_counts(BALANCED, parts, 10)), [0, 20]).all()
-
-
-@pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf"), float("nan")])
-def test_dirichlet_wants_a_positive_alpha(alpha):
-    with pytest.raises(UsageError, match="alpha"):
-        Dirichlet(alpha=alpha)
-
-
-def test_k_classes_gives_each_client_its_classes_in_equal_shares():
-    counts = np.array(label_counts(BALANCED, split(KClasses(k=4), BALANCED, 5), 10))
-    assert np.array_equal(counts / 40, class_fractions(5, 10, 4))
-
-
 def test_k_classes_leftovers_go_to_the_lowest_client():
     counts = np.array(label_counts(np.arange(70) % 10, split(KClasses(k=6), np.arange(70) % 10, 5), 10))
     holders = np.flatnonzero(class_fractions(5, 10, 6)[:, 0])
     assert counts[holders, 0].tolist() == [3, 2, 2]
-
-
-def test_two_classes_for_five_clients_is_sorting_and_cutting():
-    ours = split(KClasses(k=2), BALANCED, 5)
-    cut = np.array_split(np.argsort(BALANCED, kind="stable"), 5)
-    assert [sorted(p) for p in ours] == [sorted(p) for p in cut]
 
 
 def test_k_classes_generalises_to_blocks_and_to_many_clients():
@@ -224,27 +154,6 @@ def test_k_classes_generalises_to_blocks_and_to_many_clients():
 def test_k_classes_gives_neighbours_among_many_clients_the_same_class():
     parts = split(KClasses(k=1), BALANCED, 20)
     assert [set(BALANCED[part].tolist()) for part in parts] == [{i // 2} for i in range(20)]
-
-
-@pytest.mark.parametrize(
-    ("clients", "classes", "k", "reason"),
-    [(5, 10, 11, r"\[1, 10\]"), (4, 10, 2, "multiple of the other"), (5, 10, 3, "classes/clients=2")],
-)
-def test_k_classes_refuses_what_shares_classes_unequally(clients, classes, k, reason):
-    with pytest.raises(Refused, match=reason):
-        class_fractions(clients, classes, k)
-
-
-@pytest.mark.parametrize("clients", [0, -1, 1.5, True])
-def test_fewer_than_one_client_is_an_error(clients):
-    with pytest.raises(UsageError, match="clients"):
-        split(Iid(), BALANCED, clients)
-
-
-@pytest.mark.parametrize("labels", [np.array([0.5]), np.array([[1]]), np.array([-1]), np.array([7])])
-def test_labels_that_are_none_are_an_error(labels):
-    with pytest.raises(UsageError, match="labels"):
-        Iid().split(labels, clients=1, classes=3, generator=rng())
 
 
 def test_validation_is_held_out_at_random_and_never_everything():

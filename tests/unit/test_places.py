@@ -89,7 +89,6 @@ def test_seeds_that_agree_vary_as_whole_test_samples_do() -> None:
     """Rounding to a share of 50 images hides variances below the one of rounding itself."""
     same = [place(0.5 + 0.02 * i, 0.5 + 0.02 * i, samples=50) for i in range(6)]
     prior = table_prior(same)
-    assert prior is not None
     least = min(resolution([v for _, v in p.values], 50) for p in same)
     assert least > 0
     assert prior.variance >= least * (1 - 1e-9)

@@ -199,9 +199,7 @@ class Mine(Model):
 '''
 
 
-def test_layer_kinds_of_another_file_are_in_the_key_of_a_model_from_elsewhere(
-    folder: Path,
-) -> None:
+def test_layer_kinds_of_another_file_are_in_the_key_of_a_model_from_elsewhere(folder):
     (folder / "net.py").write_text(MODEL)
     (folder / "kinds.py").write_text(KIND + ATTACK.format(name="unused", imports="", inside="pass"))
     registry.load_file(folder / "net.py")

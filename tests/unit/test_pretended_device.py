@@ -126,9 +126,7 @@ def convolved(device: torch.device, sizes: tuple[int, ...]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 3)])
-def test_convolutions_of_large_images_with_equal_and_unequal_batches(
-    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_convolutions_of_large_images_with_equal_and_unequal_batches(sizes, monkeypatch):
     monkeypatch.setattr("robustfl.layer_kinds.LARGE", 0)
     torch.testing.assert_close(convolved(DEVICE, sizes), convolved(HOST, sizes), rtol=1e-4, atol=1e-4)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +16,6 @@ from robustfl.defenses import Propagate
 from robustfl.engine import Experiment, propagate_statistics, statistics_aggregation, train, training
 from robustfl.norms.lockstep import KINDS
 from robustfl.randomness import stream
-from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.testing.attacks import view_of
@@ -37,7 +35,6 @@ class Probe(Attack):
     knowledge: ClassVar[Knowledge] = "defense"
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        assert view.honest is not None
         assert view.aggregate is not None
         sent = 2 * view.honest.mean(0).expand(view.f, -1)
         for rows in (view.honest * 0 + 1, view.honest):  # what was tried before changes nothing
@@ -92,7 +89,6 @@ def test_statistics_come_out_as_rehearsed(rule: str, norm: str) -> None:
 def test_statistics_collected_for_tests_come_out_as_rehearsed() -> None:
     e = probed(defense="bucketing(s=2)+median", norm="hbn", algorithm="fedavg(local_steps=2)", rounds=2)
     *_, last = train(e)
-    assert last.tested is not None
     assert torch.equal(last.tested.statistics, told("statistics")[-1])
 
 
@@ -144,8 +140,6 @@ def _sees_what_is_propagated(e: Experiment, statistics: Tensor, view: View) -> N
     order = sorted(range(len(columns)), key=columns.__getitem__)
     of_users = statistics[:, sorted(columns)]
     sources = [k for k in range(6) if k != attacker]
-    assert view.honest is not None
-    assert view.variance is not None
     assert torch.equal(view.honest, of_users[sources])
     assert view.own is None  # which this attack does not ask for
     half = len(columns) // 2
@@ -211,24 +205,11 @@ def test_distance_is_that_from_the_statistics_of_the_honest_clients_union() -> N
     for _ in train(e):
         pass
     view, _ = Probe.seen[-1]
-    assert view.honest is not None
-    assert view.origin is not None
     for layer in e.layout.layers:
         m, v = view.honest[:, layer.mean], view.honest[:, layer.variance]
         spread = sum((row - m.sum(0) / 7) ** 2 for row in m) / 7
         torch.testing.assert_close(view.origin[layer.mean], m.sum(0) / 7)
         torch.testing.assert_close(view.origin[layer.variance], v.sum(0) / 7 + 56 / 55 / 0.1 * spread)
-
-
-def test_origin_of_a_plain_merge_is_the_honest_mean() -> None:
-    for _ in train(probed(norm="naive-bn", defense="median")):
-        pass
-    for view, _ in Probe.seen:
-        assert view.honest is not None
-        if view.channel == "statistics":
-            torch.testing.assert_close(view.origin, view.honest.mean(0), rtol=1e-12, atol=1e-14)
-        else:
-            assert view.origin is None
 
 
 def test_origin_weighs_clients_as_the_server_does() -> None:
@@ -293,9 +274,7 @@ def test_a_rehearsal_trims_as_many_as_the_server_is_told(norm: str) -> None:
 
 @pytest.mark.parametrize("rule", ["nnm+trimmed-mean", "nnm+median"])
 @pytest.mark.parametrize("attack", ["opt-foe", "opt(foe)"])
-def test_search_hides_in_the_layer_where_clients_differ(
-    attack: str, rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_hides_in_the_layer_where_clients_differ(attack, rule, monkeypatch):
     """Clients agree on the first layer's means, which are long, and differ in the second.
 
     The server drops liars layer by layer: what gives them away in the first is no reason to spare the second. Judged by
@@ -322,9 +301,7 @@ def test_search_hides_in_the_layer_where_clients_differ(
         reports, 7, 3, training.initial_state(e), Context()
     )
     (view,) = views
-    assert view.honest is not None
     assert view.aggregate is not None
-    assert view.origin is not None
     still = view.aggregate(torch.cat([view.honest, view.honest.mean(0).expand(3, -1)]))
     assert float((merged - view.origin).norm()) > 2 * float((still - view.origin).norm())
 
@@ -368,26 +345,3 @@ def test_attacks_see_in_the_engine_what_the_suite_and_the_public_call_show_them(
     Probe.seen.clear()
     robustfl.forge(attack, torch.rand(5, 3), f=2, own=torch.rand(2, 3), defense=robustfl.defense("median"))
     assert [_fields(view) for view, _ in Probe.seen] == [expected]
-
-
-@pytest.mark.parametrize("name", [e.name for e in entries("attack") if not e.origin])
-def test_every_attack_sees_no_more_than_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    attack: Attack = create("attack", name)
-    if not attack.forges:
-        return
-    seen: list[View] = []
-    original: Callable[..., Any] = type(attack).forge
-
-    def noted(self: Attack, view: View, *, generator: torch.Generator) -> Any:
-        seen.append(view)
-        return original(self, view, generator=generator)
-
-    monkeypatch.setattr(type(attack), "forge", noted)
-    for _ in train(build(Cell.of({**DEEP, "attack": name, "defense": "nnm+median", "rounds": 1})).experiment):
-        pass
-    assert seen
-    for view in seen:
-        assert ("honest" in _fields(view)) == (attack.knowledge in ("omniscient", "defense"))
-        assert ("own" in _fields(view)) == (attack.needs_own or attack.knowledge in ("blind", "partial"))
-        assert ("aggregate" in _fields(view)) == (attack.knowledge == "defense")
-    assert _fields(view_of(attack)) == _fields(seen[0])

@@ -86,9 +86,7 @@ WRONG: list[tuple[str, str, Callable[[Tensor], Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "member", "made", "words"), WRONG, ids=[f"{m}-{w[:20]}" for _, m, _, w in WRONG])
-def test_a_wrong_kind_is_named_with_the_method_and_the_member(
-    kind: str, member: str, made: Callable[[Tensor], Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_kind_is_named_with_the_method_and_the_member(kind, member, made, words, monkeypatch):
     registry.register("odd")(KINDS[kind])
     settings = CELL | {kind: ["odd"] if kind == "evasions" else "odd"}
     assert run_cell(Cell.of(settings), fingerprint="x").status == "done"

@@ -69,9 +69,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
     [{"norm": "fbn", **SHARED}, {"norm": "hbn", "algorithm": "fedavg", **SHARED}, {"norm": "fedtan", **SHARED}, USERS],
     ids=lambda s: s["norm"],
 )
-def test_a_stream_has_one_reader_and_data_do_not_know_who_attacks_or_defends(
-    settings: dict[str, Any], drawn: Drawn
-) -> None:
+def test_a_stream_has_one_reader_and_data_do_not_know_who_attacks_or_defends(settings, drawn):
     whole = {"participation": 1.0, "quota": False, "algorithm": "fedavg"} if settings["norm"] == "fedtan" else {}
     plain = of_others(drawn({**settings, **whole}))
     byzantine = Cell.of({**SMALL, **settings}).settings.byzantine()

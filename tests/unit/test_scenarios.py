@@ -240,24 +240,6 @@ def test_settings_reach_every_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        ({"f": 5, "clients": 10}, "f=5 of 10 clients"),
-        ({"defense": "krum", "f": 4, "clients": 10}, "krum: f=4 needs at least 11 clients"),
-        ({"norm": "centralised-bn", "f": 1, "attack": "sf"}, "one machine"),
-        ({"norm": "gn", "f": 1, "attack": "sf", "scope": "statistics"}, "nothing to forge"),
-    ],
-)
-def test_impossible_cells_are_refused_with_the_reason(cell: dict[str, object], words: str) -> None:
-    assert words in (refusal(Cell.of(cell)) or "")
-
-
-def test_possible_cells_are_not_refused() -> None:
-    assert refusal(Cell.of({"f": 4, "clients": 10, "defense": "nnm+trimmed-mean", "attack": "sf"})) is None
-    assert refusal(Cell.of({"norm": "gn", "f": 1, "attack": "none", "scope": "statistics"})) is None
-
-
-@pytest.mark.parametrize(
     ("data", "words"),
     [
         ({"cell": {"atack": "sf"}}, "did you mean 'attack'"),
@@ -329,9 +311,7 @@ def test_an_evasion_that_aims_at_a_class_that_there_is_not_is_refused_before_tra
         ("[cell]\n", ['plugins=["a.py"]'], "files of plug-ins are named by --plugin FILE"),
     ],
 )
-def test_slips_of_a_file_are_told_with_what_to_write(
-    text: str, settings: list[str], words: str, tmp_path: Path
-) -> None:
+def test_slips_of_a_file_are_told_with_what_to_write(text, settings, words, tmp_path):
     file = tmp_path / "s.toml"
     file.write_text(text)
     with pytest.raises(UsageError, match=re.escape(words)):
@@ -544,29 +524,7 @@ def test_a_description_says_what_was_changed() -> None:
     assert Scenario.load("quickstart", settings=["name=mine"]).description == plain
 
 
-@pytest.mark.parametrize(
-    ("settings", "missing"),
-    [
-        ({"algorithm": "dsgd", "validation": 0.2}, "an algorithm with local steps (not dsgd)"),
-        ({"algorithm": "fedavg", "validation": 0.2, "norm": "fedbn"}, "a common model (not fedbn)"),
-        (
-            {"algorithm": "fedavg", "validation": 0.2, "norm": "hbn"},
-            "statistics of the model itself (not hbn, whose tests collect others)",
-        ),
-        ({"algorithm": "fedavg", "validation": 0.2, "norm": "hbn(eval_stats=ema)"}, None),
-        ({"algorithm": "dsgd"}, "validation > 0 and an algorithm with local steps (not dsgd)"),
-        ({"algorithm": "fedavg", "validation": 0.2}, None),
-    ],
-)
-def test_forgetting_is_refused_for_what_is_missing_alone(settings: dict[str, Any], missing: str | None) -> None:
-    reason = refusal(Cell.of({"forgetting": True, **settings}))
-    said = f"forgetting compares local models on the clients' validation data: it needs {missing}"
-    assert reason == (missing and said)
-
-
-def test_more_plug_ins_stand_beside_those_of_a_scenario_by_their_whole_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_plug_ins_stand_beside_those_of_a_scenario_by_their_whole_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = Scenario.of({"name": "x", "plugins": ["/a.py"]}).beside(["b.py"])
     assert made.plugins == ("/a.py", str(tmp_path.resolve() / "b.py"))

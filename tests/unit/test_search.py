@@ -116,10 +116,6 @@ def test_on_a_plateau_the_least_factor_is_taken() -> None:
     assert distance == 1.0
 
 
-def test_a_rule_without_bound_is_taken_to_the_bound() -> None:
-    assert scan_search(lambda eta: eta, eta_max=77.0) == (77.0, 77.0)
-
-
 @pytest.mark.parametrize("evals", [1, 2, 5, 17, 40])
 def test_the_budget_and_the_interval_are_kept(evals: int) -> None:
     asked: list[float] = []
@@ -140,14 +136,6 @@ def test_what_is_not_finite_is_never_the_best(value: float) -> None:
     eta, best = scan_search(lambda eta: value if eta > 4 else eta)
     assert 3.9 < best == eta <= 4
     assert math.isnan(scan_search(lambda eta: math.nan)[1])
-
-
-def test_scales_are_those_of_the_honest_rows() -> None:
-    rows = torch.tensor([[3.0, 4.0], [3.0, 4.0 + 2], [3.0, 4.0 - 2]])
-    found = scales(rows, rows.mean(0), -rows.mean(0))
-    assert (found.spread, found.length) == (pytest.approx(math.sqrt(8 / 3) / 5), pytest.approx(1.0))
-    still = scales(torch.zeros(3, 2), torch.zeros(2), torch.zeros(2))
-    assert (still.spread, still.length) == (1.0, 1.0)
 
 
 def test_rows_in_few_dimensions_have_the_ties_of_the_rows_themselves() -> None:

@@ -87,9 +87,7 @@ def test_norms_keep_clients_apart_by_themselves_or_walk_alone(norm: str, groups:
     ],
     ids=lambda more: next(iter(more)) + "-" + str(next(iter(more.values()))),
 )
-def test_settings_make_no_difference_to_walking_side_by_side(
-    more: dict[str, Any], groups: Groups, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_make_no_difference_to_walking_side_by_side(more, groups, monkeypatch):
     monkeypatch.setattr(gradients, "SIDE_BY_SIDE", 10**9)
     monkeypatch.setattr(gradients, "LARGEST_WEIGHTS", 10**9)
     agree(**more)
@@ -110,9 +108,7 @@ def test_who_must_walk_alone_does(more: dict[str, Any], groups: Groups) -> None:
     assert groups == []
 
 
-def test_a_layer_that_is_not_in_the_table_itself_keeps_clients_alone(
-    groups: Groups, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_that_is_not_in_the_table_itself_keeps_clients_alone(groups, monkeypatch):
     class Squared(OwnBatchNorm):
         def forward(self, x: Tensor) -> Tensor:
             squared: Tensor = super().forward(x) * self.weight
@@ -133,9 +129,7 @@ def test_who_walks_alone_for_want_of_a_layer_kind_is_told_so_once() -> None:
 @pytest.mark.parametrize("algorithm", ["dsgd(momentum=0.9)", "fedavg(local_steps=2)"])
 @pytest.mark.parametrize("sizes", ["iid", "dirichlet(alpha=1)"])
 @pytest.mark.parametrize("most", [1, 4])
-def test_groups_of_any_size_come_to_the_same(
-    algorithm: str, sizes: str, most: int, groups: Groups, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_of_any_size_come_to_the_same(algorithm, sizes, most, groups, monkeypatch):
     monkeypatch.setattr(clients, "at_once", lambda *args, **more: most)
     agree(algorithm=algorithm, partition=sizes, f=1, attack="foe", defense="median")
     assert max((len(places) for places in groups), default=1) <= most
@@ -313,9 +307,7 @@ def test_a_transformer_runs_together_by_rows_of_the_table(sizes: tuple[int, ...]
     ],
     ids=["padding_idx", "no affine", "flat already", "flatten some"],
 )
-def test_settings_of_layers_are_kept_where_clients_run_together(
-    layers: tuple[nn.Module, ...], sizes: tuple[int, ...]
-) -> None:
+def test_settings_of_layers_are_kept_where_clients_run_together(layers, sizes):
     torch.manual_seed(0)
     compared(copy.deepcopy(nn.Sequential(*layers)).double(), torch.arange(30).remainder(7).view(6, 5), sizes)
 
@@ -385,9 +377,7 @@ def test_a_model_without_a_wide_layer_is_bounded_as_one_of_width_one() -> None:
 @pytest.mark.parametrize(
     ("layer", "shape"), [(nn.Conv2d(2, 3, 2), (4, 2, 3, 3)), (nn.Linear(3, 2), (4, 3))], ids=["convolution", "linear"]
 )
-def test_a_second_derivative_of_layers_with_one_model_is_an_error_and_not_a_wrong_number(
-    layer: nn.Module, shape: tuple[int, ...]
-) -> None:
+def test_a_second_derivative_of_layers_with_one_model_is_an_error_and_not_a_wrong_number(layer, shape):
     kind, x = TABLE[type(layer)], torch.ones(shape, requires_grad=True)
     rows = {name: p.detach().expand(2, *p.shape).requires_grad_() for name, p in layer.named_parameters()}
     loss = kind.shared(layer, x, rows, (2, 2)).square().sum()

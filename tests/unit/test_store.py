@@ -127,9 +127,7 @@ def test_a_folder_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
         Store(tmp_path / "file" / "store").commit(record())
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_a_cell_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_told_before_a_cell_is_trained(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("kept")
 
     def trained(*_: object, **how: object) -> None:
@@ -247,9 +245,7 @@ def test_files_of_an_earlier_report_go_and_those_of_others_stay(tmp_path: Path) 
     assert (place / ".written").read_text() == "new.html\n"
 
 
-def test_a_report_takes_nothing_of_its_own_away_nor_of_a_site_that_it_does_not_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_takes_nothing_of_its_own_away_nor_of_a_site_that_it_does_not_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     stored(tmp_path / "s", [record()])
     for _ in range(2):

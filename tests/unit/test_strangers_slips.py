@@ -120,9 +120,7 @@ def test_a_server_whose_state_nobody_would_use_is_refused(step: str, words: str,
         ('work.theta, {"m": work.aggregate}', "work.theta.mean(), {}", "server_step() returned a tensor ()"),
     ],
 )
-def test_what_torch_would_stretch_to_fit_is_no_message_and_no_model(
-    right: str, wrong: str, words: str, tmp_path: Path
-) -> None:
+def test_what_torch_would_stretch_to_fit_is_no_message_and_no_model(right, wrong, words, tmp_path):
     assert STATEFUL.count(right) == 1
     loaded(tmp_path, (STATEFUL % "server_step").replace(right, wrong))
     record = run({"algorithm": "slip", "model": "mlp(hidden=())", "norm": "none", "rounds": 1, "evasions": []})
@@ -218,20 +216,3 @@ def test_a_file_beside_a_plug_in_is_not_imported_and_the_error_says_why(tmp_path
         UsageError, match=r"it imports beside \(.*beside.py\), whose code .* put it into slip.py, or make"
     ):
         loaded(tmp_path, "from beside import x\n")
-
-
-def test_a_parameter_of_another_method_of_the_kind_is_told() -> None:
-    with pytest.raises(UsageError, match="partition 'iid': no parameter 'gamma'; gamma has one"):
-        create("partition", "iid(gamma=0.5)")
-    with pytest.raises(UsageError, match="no parameter 'alhpa'; did you mean 'alpha'"):
-        create("partition", "dirichlet(alhpa=0.5)")
-
-
-def test_what_is_an_option_of_a_command_is_no_setting_of_a_cell() -> None:
-    with pytest.raises(UsageError, match="no cell setting 'device'; it is no part of a cell, but the option --device"):
-        run({"device": "cuda"})
-
-
-def test_the_scopes_of_an_ensemble_are_among_what_is_open() -> None:
-    with pytest.raises(UsageError, match=r"fix these settings .*; scope: both, \w+"):
-        run({"attack": "autobyz"})

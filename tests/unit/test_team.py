@@ -46,8 +46,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0, 0], said[0][-3000:]
-    found: list[dict[str, Any]] = torch.load(out, weights_only=True)
-    return found
+    return torch.load(out, weights_only=True)
 
 
 def named(cell: dict[str, Any]) -> str:

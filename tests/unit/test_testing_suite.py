@@ -297,9 +297,7 @@ SEVERAL = {
     ("kind", "law", "words", "body", "options"),
     [pytest.param(*fault[:4], dict(*fault[4:]), id=f"{fault[0]}: {fault[1]}: {fault[2]}") for fault in FAULTS],
 )
-def test_a_mistake_breaks_its_law(
-    kind: str, law: str, words: str, body: str, options: dict[str, str], plug_in: Any
-) -> None:
+def test_a_mistake_breaks_its_law(kind, law, words, body, options, plug_in):
     facts = {"facts": "eps: float = 0.1"} if kind == "evasion" else {}
     found = failed(check(plug_in(kind, body, **facts, **options)))
     assert words in found.get(law, ""), found

@@ -16,14 +16,11 @@ from robustfl.contracts import Context
 from robustfl.data.partitions import gamma_similarity
 from robustfl.defenses import Mixed, Stack, parse_pipeline
 from robustfl.defenses.aggregators.flame import settled
+from robustfl.defenses.aggregators.krum import closest
 from robustfl.defenses.aggregators.spectral import leading
-from robustfl.defenses.columns import NearestMean
 from robustfl.defenses.cosines import cosine_distances, feature_distances
 from robustfl.defenses.slices import SlicedMixed, SlicedStack
-from robustfl.defenses.ties import largest, smallest, snapped
-from robustfl.distributed import ALONE
-from robustfl.errors import UsageError
-from robustfl.kernels.blocks import over_columns
+from robustfl.defenses.ties import largest, smallest
 from robustfl.randomness import stream
 from robustfl.registry import create
 
@@ -54,23 +51,10 @@ def test_of_pixels_that_change_as_little_the_first_are_taken() -> None:
     assert sure.all()
 
 
-def test_a_chain_of_ties_does_not_reach_beyond_the_bound() -> None:
-    # Each is tied with the next, and 0 with 1 only.
-    scores, slack = torch.tensor([3.0, 2.0, 1.0, 0.0]), torch.full((4,), 0.6)
-    assert smallest(scores, 1, slack).tolist() == [2]
-    assert smallest(scores, 2, slack).tolist() == [1, 2]
-
-
-def test_the_slack_of_a_huge_row_blurs_no_comparison_of_others() -> None:
-    scores, slack = torch.tensor([1e20, 1.1, 1.0]), torch.tensor([1e14, 1e-7, 1e-7])
-    assert smallest(scores, 1, slack).tolist() == [2]
-    X = torch.tensor([[3.0], [1.0], [2.0], [2.5], [2.4], [2.3], [1e9]])
-    assert parse_pipeline("krum").run(X, f=1, context=Context()).facts["selected"] == [4]
-
-
-def test_tied_values_become_equal_and_others_stay() -> None:
-    made = snapped(torch.tensor([[0.0, 2.0 + 1e-9], [2.0, 7.0]]).double(), torch.tensor(1e-6).double())
-    assert made.tolist() == [[0.0, 2.0], [2.0, 7.0]]
+def test_the_rounding_of_a_row_that_is_nobodys_neighbor_blurs_no_score() -> None:
+    at, slack = torch.tensor([0.0, 100.0, 1.0, 1.1, 1.2]).double(), torch.full((5, 5), 1e-9).double()
+    slack[1] = slack[:, 1] = 50.0
+    assert closest((at[:, None] - at).square(), slack, 2, 1).tolist() == [3]
 
 
 def test_distances_tied_across_the_edge_of_a_digit_are_settled_as_one() -> None:
@@ -99,9 +83,7 @@ def test_a_direction_of_spread_shared_by_several_is_taken_as_their_mean() -> Non
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("n", "d"), [(6, 3), (9, 500), (7, 70_000)])
 @pytest.mark.parametrize("steps", ["", "nnm", "clipping(c=3)", "arc+nnm"])
-def test_distances_are_no_farther_off_than_their_slack_and_the_slack_is_small(
-    steps: str, n: int, d: int, dtype: torch.dtype
-) -> None:
+def test_distances_are_no_farther_off_than_their_slack_and_the_slack_is_small(steps, n, d, dtype):
     X = (normal(n, d) ** 3 + 0.5).to(dtype)
     X[-2:] = -X[:-2].mean(0)
     rows, exact = Mixed(Stack(X)), Mixed(Stack(X.double()))
@@ -185,7 +167,7 @@ def test_the_last_bit_and_a_rotation_change_no_selection(change, spec) -> None:
         X = grid(24).to(dtype)
         vector, chosen = outcome(spec, X)
         atol = 300 * EPS[dtype] * float(X.norm(dim=1).max())
-        for seed in range(6):
+        for seed in range(3):
             other, back = change(X, seed)
             found, selected = outcome(spec, other)
             assert selected == chosen, (grid, dtype, seed)
@@ -200,7 +182,7 @@ def test_the_last_bit_changes_no_column(spec) -> None:
         X = grid(40).to(dtype)
         vector, _ = outcome(spec, X)
         atol = 300 * EPS[dtype] * float(X.abs().max())
-        for seed in range(6):
+        for seed in range(3):
             torch.testing.assert_close(outcome(spec, nudged(X, seed)[0])[0], vector, rtol=0, atol=atol)
 
 
@@ -228,24 +210,6 @@ def test_long_rows_and_their_order_of_summation_change_no_selection(spec) -> Non
     torch.testing.assert_close(found, vector[order], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("spec", SELECTING)
-def test_which_of_two_equal_rows_comes_first_does_not_matter(spec) -> None:
-    X = forged(24)
-    swapped = X[[*range(N - F), N - 1, N - 2]]
-    torch.testing.assert_close(outcome(spec, swapped)[0], outcome(spec, X)[0], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("keep", [1, 3, 4])
-def test_values_equally_far_from_a_centre_are_taken_from_the_lowest_rows(keep: int) -> None:
-    # Of an even number the two middle values are equally far from their mean; 3 of 0.1, 0.7 is no exact number.
-    column = torch.tensor([[0.7], [0.1], [0.7 + 0.3], [0.1 - 0.3]], dtype=torch.float64)
-    both = torch.cat([column, column.flip(0)], dim=1)
-    first = [[0.7], [0.7, 0.1, 1.0], [0.7, 0.1, 1.0, -0.2]][[1, 3, 4].index(keep)]
-    second = [[0.1], [-0.2, 0.1, 0.7], [-0.2, 1.0, 0.1, 0.7]][[1, 3, 4].index(keep)]
-    found = over_columns(both, NearestMean(4, 1, 3, keep))
-    assert found.tolist() == pytest.approx([sum(first) / keep, sum(second) / keep])
-
-
 MANY = 70_000
 """Columns from which on inner products of float32 rows are in float32."""
 
@@ -258,12 +222,6 @@ def test_one_long_row_takes_no_trust_from_the_others(length: float, dtype: torch
     cosines = np.array([1, 1 / 1.01**0.5, 1 / 1.01**0.5, 0.01 / 1.0001**0.5])
     unit = X.double().numpy() / X.double().norm(dim=1, keepdim=True).numpy()
     assert found.tolist() == pytest.approx((cosines / cosines.sum() @ unit).tolist(), rel=1e-5)
-
-
-def test_trust_follows_the_direction_of_a_server_whose_row_is_far_longer() -> None:
-    X = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    found = robustfl.defense("fltrust")(X, f=0, reference=torch.tensor([1e12, 0.0], dtype=torch.float64))
-    assert found.tolist() == pytest.approx([1e12, 0.0])
 
 
 def test_inner_products_with_a_point_are_each_rows_own_mixed_or_in_parts() -> None:
@@ -295,18 +253,6 @@ def test_directions_of_short_rows_are_known_beside_long_ones(short: float) -> No
     assert weights == pytest.approx([1.0] * 8)
 
 
-def test_a_row_of_zeros_has_no_direction_beside_long_and_short_ones() -> None:
-    X = torch.tensor([[1e6, 0.0], [0.0, 0.0], [1e-6, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    found, _ = cosine_distances(Mixed(Stack(X)))
-    assert found.tolist() == [[0, 1, 0, 1], [1, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0]]
-
-
-@pytest.mark.parametrize("rule", ["multi-metrics(p=0.5)", "nnm+multi-metrics(p=0.5)"])
-def test_entries_near_the_largest_float32_stop_no_server(rule: str) -> None:
-    X = torch.tensor([[1.0, 0.0], [1.1, 0.1], [0.9, 0.1], [1.0, -0.1], [1.0, 0.1], [3e38, 3e38]])
-    assert float((robustfl.defense(rule)(X, f=1) - torch.tensor([1.0, 0.0])).norm()) < 0.2
-
-
 def test_a_mean_of_two_rows_near_the_largest_float32_is_finite_where_signs_vote() -> None:
     X = torch.ones(5, 3)
     X[:2] = 3e38
@@ -322,13 +268,6 @@ AROUND = [[0.0, 0.0], [1.0, 1.0], [1.0, -0.1], [-0.1, 1.0], [-1.0, -1.0]]
 def test_the_geometric_median_leaves_a_row_that_it_starts_from(scale: float, init: str) -> None:
     found = robustfl.defense(f"geometric-median(init={init})")(np.array(AROUND) * scale, f=1)
     assert found / scale == pytest.approx([0.132457, 0.132457], abs=1e-5)
-
-
-@pytest.mark.parametrize("far", [1e3, 1e6, 1e12])
-def test_the_geometric_median_leaves_a_row_beside_one_that_is_far_out(far: float) -> None:
-    X = np.array(AROUND)
-    X[4] = -far
-    assert robustfl.defense("geometric-median")(X, f=1) == pytest.approx([0.132457, 0.132457], abs=1e-5)
 
 
 def test_the_geometric_median_stays_at_a_row_that_holds_it() -> None:
@@ -351,16 +290,6 @@ def test_the_even_share_is_of_decimal_gamma(gamma: float, even: int) -> None:
     rest = labels[parts[0][even:]]
     assert (rest == np.sort(rest)).all()
     assert not (labels[parts[0][even - 2 :]] == np.sort(labels[parts[0][even - 2 :]])).all()
-
-
-def test_bounds_between_which_no_length_lies_are_refused() -> None:
-    with pytest.raises(UsageError, match="lower=3 > upper=1"):
-        robustfl.defense("signguard(lower=3, upper=1)")
-
-
-def test_sparse_rows_are_refused_with_what_to_do() -> None:
-    with pytest.raises(UsageError, match="to_dense"):
-        robustfl.defense("mean")(torch.eye(3).to_sparse(), f=0)
 
 
 WHOLE = [

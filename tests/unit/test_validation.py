@@ -23,7 +23,6 @@ def measured() -> CellResult:
     """A record as a run leaves it."""
     made = record(sa=0.75, ra={"pgd": 0.25, "fgsm": 0.5}, curve=(0.0, 0.25, 0.5, 0.75), **SETTINGS)
     cell = {"cell": made.labels, "methods": {}}
-    assert made.metrics is not None
     ended = [*made.curve[1:-1], made.curve[-1].model_copy(update={"loss": made.metrics.loss, "ra": 0.25})]
     told = made.metrics.model_copy(update={"groups": {"tail": {"sa": 0.625}}})
     labels = {**made.labels, "evasions": "pgd fgsm"}
@@ -45,9 +44,7 @@ EDITS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("edit", "words"), EDITS, ids=[words for _, words in EDITS])
-def test_a_record_out_of_range_is_a_problem_and_no_number(
-    edit: Callable[[dict[str, Any]], Any], words: str, tmp_path: Path
-) -> None:
+def test_a_record_out_of_range_is_a_problem_and_no_number(edit, words, tmp_path):
     whole = measured()
     store = stored(tmp_path, [whole, record()])
     assert not store.load().problems
