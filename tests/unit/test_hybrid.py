@@ -13,6 +13,7 @@ from robustfl.engine.clients import Clients
 from robustfl.engine.statistics import begin, collect, collecting
 from robustfl.engine.statistics_aggregation import _moved
 from robustfl.engine.training import _Loop
+from robustfl.layout import layout_of, read_statistics
 from robustfl.registry import create
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell

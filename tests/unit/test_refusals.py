@@ -28,7 +28,6 @@ from robustfl.reports.published.agreement import agree
 from robustfl.reports.ranking import rank_board
 from robustfl.reports.store import Store
 from robustfl.scenarios import Scenario
-from robustfl.scenarios.arithmetic import compute
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
@@ -180,7 +179,6 @@ CALLS = [
     (lambda: board().select(block="elsewhere"), "leaderboard: no task 'elsewhere'"),
     (lambda: rank_board(frame([record()]), compare=["nrm"]), "cannot compare 'nrm'; did you mean 'norm'"),
     (lambda: Store("runs").path("../x"), "must be letters, digits, '_', '-' or '.'"),
-    (lambda: compute("parameter", {}), "no arithmetic 'parameter'; did you mean 'parameters'"),
     *((lambda t=t: agree(record(), record(), tolerance=t), "tolerance") for t in (NAN, -0.1, 1.5)),
     *((lambda t=t: check_threads(t), "threads=") for t in (0, -1, 100_000, 10**30, True, "2")),
     *((lambda t=t: bytes_of(t), "GiB") for t in ("", "many", "-1", "4 parsec", "i", "4ib")),

@@ -21,6 +21,7 @@ from robustfl.defenses.aggregators.spectral import leading
 from robustfl.defenses.cosines import cosine_distances, feature_distances
 from robustfl.defenses.slices import SlicedMixed, SlicedStack
 from robustfl.defenses.ties import largest, smallest
+from robustfl.distributed import ALONE
 from robustfl.randomness import stream
 from robustfl.registry import create
 
