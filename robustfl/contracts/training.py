@@ -171,7 +171,8 @@ class Objective(Method):
     sense without AT users, without a norm with branches. ``asks_evasion``: AT users' examples come from
     ``Task.evasion``. ``trains_clean``: of a norm with branches AT users train the clean one, too. One that
     leaves ``backward`` as it is is ``plain``: ``per_sample`` of the model's output, for every client alike
-    but for its ``prior``; such clients compute together.
+    but for its ``prior``; such clients compute together. ``recordable``: what it does is the same for all batches of a
+    shape, so that a GPU may record and replay it.
     """
 
     kind: ClassVar[str] = "objective"
@@ -179,6 +180,7 @@ class Objective(Method):
     needs_branches: ClassVar[bool] = False
     asks_evasion: ClassVar[bool] = True
     trains_clean: ClassVar[bool] = True
+    recordable: ClassVar[bool] = False
 
     @property
     def plain(self) -> bool:

@@ -17,7 +17,6 @@ from robustfl.errors import Refused
 from robustfl.gradients import Plan, Unsupported, at_once, channels_last, serving
 from robustfl.models.dropout import ClientDropout
 from robustfl.randomness import stream
-from robustfl.registry import origin_of
 from robustfl.results import pair, received
 
 STATISTICS_BATCH = 256
@@ -40,7 +39,7 @@ class Clients:
         self._fast = settings.engine == "fast"
         self.together = self._fast and experiment.objective.plain
         self._warn = warn
-        recorder = None if origin_of(experiment.objective) else recorded_on(experiment.device)
+        recorder = recorded_on(experiment.device) if experiment.objective.recordable else None
         self._poisoned: Tensor | None = None
         self.replays = GraphCache(experiment.model, recorder, warn)
         self._dtype = next(experiment.model.parameters()).dtype

@@ -65,6 +65,7 @@ class AdversarialTraining(Objective):
     """
 
     paper: ClassVar[str] = "@hong2023federated (baselines FAT*)"
+    recordable: ClassVar[bool] = True
     needs_adversaries: ClassVar[bool] = True
 
     weight: float = param(0.5, ge=0.0, le=1.0, doc="share of the adversarial loss")
@@ -97,6 +98,7 @@ class FreeAdversarialTraining(Objective):
     """
 
     paper: ClassVar[str] = "@shafahi2019adversarial"
+    recordable: ClassVar[bool] = True
     needs_adversaries: ClassVar[bool] = True
     asks_evasion: ClassVar[bool] = False
     trains_clean: ClassVar[bool] = False

@@ -29,6 +29,7 @@ class CrossEntropy(Objective):
     """
 
     paper: ClassVar[str] = "@mcmahan2017communication"
+    recordable: ClassVar[bool] = True
 
 
 def wsm_loss(logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:
@@ -62,6 +63,7 @@ class WSM(Objective):
     """
 
     paper: ClassVar[str] = "@legate2023weighted"
+    recordable: ClassVar[bool] = True
 
     def per_sample(self, logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:
         return wsm_loss(logits, y, prior)

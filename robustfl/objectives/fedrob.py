@@ -42,6 +42,7 @@ class FedRob(Objective):
     """
 
     paper: ClassVar[str] = "@reisizadeh2020robust"
+    recordable: ClassVar[bool] = True
     needs_adversaries: ClassVar[bool] = True
     asks_evasion: ClassVar[bool] = False
     trains_clean: ClassVar[bool] = False

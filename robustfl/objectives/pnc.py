@@ -48,6 +48,7 @@ class PseudoNoiseCalibration(Objective):
     """
 
     paper: ClassVar[str] = "@hong2023federated"
+    recordable: ClassVar[bool] = True
     needs_adversaries: ClassVar[bool] = True
     needs_branches: ClassVar[bool] = True
 
