@@ -181,25 +181,31 @@ def _finite(value: Any) -> bool:
 def _pca_figure(name: str, record: CellResult, fact: str) -> Figure:
     import seaborn
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     known = statistics_of(record, fact)
     points, shares = known["points"], known["shares"]
-    groups = [str(g).partition(" · ") for g in known["groups"]]
-    keys = [(g[0], g[2], str(b)) for g, b in zip(groups, known["branches"], strict=True)]
-    colours = _looks({d for d, _, _ in keys}, seaborn.color_palette("colorblind", 10))
-    markers = _looks({" · ".join(filter(None, (d, r))) for d, r, _ in keys}, MARKERS)
-    filled = _looks({b for _, _, b in keys}, (True, False), first="clean")
-    handles = _legend({name: colours[name.partition(" · ")[0]] for name in markers}, markers, filled)
-    columns = 1 if len(handles) < 4 or max(len(h.get_label()) for h in handles) > 34 else 2
+    groups, branches = ([str(value) for value in known[name]] for name in ("groups", "branches"))
+    domains = {group: group.partition(" · ")[0] for group in groups}
+    colours = _looks(set(domains.values()), seaborn.color_palette("colorblind", 10))
+    markers, filled = _looks(set(groups), MARKERS), _looks(set(branches), (True, False), first="clean")
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, color=colours[domains[group]], label=group)
+        for group, marker in markers.items() if len(markers) > 1 and group
+    ]  # fmt: skip
+    for branch, full in filled.items() if len(filled) > 1 else ():
+        look: dict[str, Any] = {"marker": "o", "color": "#555555", "markerfacecolor": "#555555" if full else "none"}
+        handles.append(Line2D([], [], linestyle="", label=f"{branch} branch", **look))
+    columns = 1 if len(handles) < 4 or max(len(str(h.get_label())) for h in handles) > 34 else 2
     lines = math.ceil(len(handles) / columns)
     figure = Figure(figsize=(5.6, 4.3 + 0.2 * lines), layout=roomy(5.6))
     axes = figure.subplots()
-    for domain, role, branch in sorted(set(keys)):
-        own = [p for p, key in zip(points, keys, strict=True) if key == (domain, role, branch)]
-        look = _look(colours[domain], filled=filled[branch])
-        marker = markers[" · ".join(filter(None, (domain, role)))]
-        xs, ys = zip(*own, strict=True)
-        axes.scatter(xs, ys, s=34 if len(points) <= _FEW else 13, marker=marker, zorder=3, **look)
+    for kind in sorted(set(zip(groups, branches, strict=True))):
+        xs, ys = zip(*(p for p, *of in zip(points, groups, branches, strict=True) if tuple(of) == kind), strict=True)
+        colour, size = colours[domains[kind[0]]], 34 if len(points) <= _FEW else 13
+        face, edge, wide = (colour, "white", 0.5) if filled[kind[1]] else ("none", colour, 1.3)
+        axes.scatter(xs, ys, s=size, marker=markers[kind[0]], zorder=3, facecolor=face, edgecolor=edge,
+                     linewidth=wide)  # fmt: skip
     if len(points) <= _MAX_NAMED and fact == "bn_statistics":
         for place, client in zip(points, known["clients"], strict=True):
             axes.annotate(
@@ -222,21 +228,3 @@ def _looks(names: set[str], looks: Sequence[Any], *, first: str = "") -> dict[st
     """A look for every name, in their natural order."""
     ordered = sorted(names, key=lambda n: (n != first, natural(n)))
     return {n: looks[i % len(looks)] for i, n in enumerate(ordered)}
-
-
-def _look(colour: Any, *, filled: bool) -> dict[str, Any]:
-    if filled:
-        return {"facecolor": colour, "edgecolor": "white", "linewidth": 0.5}
-    return {"facecolor": "none", "edgecolor": colour, "linewidth": 1.3}
-
-
-def _legend(colours: Mapping[str, Any], markers: Mapping[str, Any], filled: Mapping[str, Any]) -> list[Any]:
-    """The legend of markers in their colours, and of filling; nothing for a kind of which there is one."""
-    from matplotlib.lines import Line2D
-
-    def handle(label: str, *, colour: Any = "#555555", marker: str = "o", full: bool = True) -> Any:
-        face = colour if full else "none"
-        return Line2D([], [], linestyle="", marker=marker, color=colour, markerfacecolor=face, label=label)
-
-    found = [handle(n, colour=colours[n], marker=m) for n, m in markers.items() if len(markers) > 1 and n]
-    return found + [handle(f"{n} branch", full=f) for n, f in filled.items() if len(filled) > 1]

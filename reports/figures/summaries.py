@@ -82,24 +82,16 @@ def _points(axes: Any, board: Board, found: Pareto) -> None:
 
     colours = seaborn.color_palette("colorblind")
     at = board.label_names.index("norm") if "norm" in board.label_names else None
-    norms = sorted({n[at] for n, _, _ in found.points}) if at is not None else [""]
-    best = set(found.front)
-    for k, norm in enumerate(norms):
-        look: dict[str, Any] = {
-            "marker": MARKERS[k % len(MARKERS)],
-            "edgecolor": [colours[k % len(colours)]],
-            "label": norm,
-        }
-        for first in (True, False):
-            own = [
-                (x, y) for i, (n, x, y) in enumerate(found.points)
-                if (at is None or n[at] == norm) and (i in best) is first
-            ]  # fmt: skip
-            if own:
-                face = {"facecolor": look["edgecolor"]} if first else {"facecolor": "none"}
-                axes.scatter(*zip(*own, strict=True), s=34 if first else 20, zorder=4 - (not first), linewidth=1.0,
-                             **look, **face)  # fmt: skip
-                look["label"] = None
+    by_norm: dict[str, list[int]] = {}
+    for i, (labels, _, _) in enumerate(found.points):
+        by_norm.setdefault("" if at is None else labels[at], []).append(i)
+    for k, norm in enumerate(sorted(by_norm)):
+        xs, ys = zip(*(found.points[i][1:] for i in by_norm[norm]), strict=True)
+        best, colour = [i in found.front for i in by_norm[norm]], colours[k % len(colours)]
+        axes.scatter(
+            xs, ys, s=[34 if first else 20 for first in best], marker=MARKERS[k % len(MARKERS)], edgecolor=[colour],
+            facecolor=[colour if first else "none" for first in best], label=norm, linewidth=1.0, zorder=3,
+        )  # fmt: skip
 
 
 def _number(axes: Any, text: str, at: tuple[float, float], placed: list[tuple[float, float]], letters: float) -> None:

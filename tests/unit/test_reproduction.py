@@ -6,9 +6,10 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from robustfl.reports.reproduction import (
     find_items,
     judge,
     papers,
+    protocols,
 )
 from robustfl.reports.reproduction.page import to_html, to_json, to_latex, to_markdown
 from robustfl.reports.reproduction.protocols import SCALES, Paper, Run, Scale, in_print, packages, paper
@@ -160,6 +162,37 @@ def test_targets_take_short_words_and_name_the_nearest_right_one() -> None:
         find_items("fbm")
     with pytest.raises(UsageError, match="fbn has no table or figure 'figure33'; did you mean"):
         find_items("fbn/fig33")
+
+
+@pytest.fixture
+def own_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with one paper, which an entry point names."""
+    folder = tmp_path / "own_papers" / "mine"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text(
+        "PAPERS = ('mine',)\ndrawings = lambda item, evidence: [(item.id, 'x')]\n"
+    )
+    (folder / "toy.py").write_text("def times(*, n): return 4 * n\n")
+    (folder / "claims.csv").write_text(
+        "item,place,row,column,metric,value,spread,seeds,note\ntable1,,toy,,count,12,,,\n"
+    )
+    statement = 'id = "toy"\nsays = "s"\ncompute = "mine.toy.times"\narguments = { n = 3 }\nvalue = 12\nwithin = 0\n'
+    item = '[[items]]\nid = "table1"\ntitle = "t"\n[[items.statements]]\npublished = [{ row = "toy" }]\n'
+    (folder / "protocol.toml").write_text(f'citation = "Me"\n{item}{statement}', encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [EntryPoint("mine", "own_papers", protocols.GROUP)]
+    monkeypatch.setattr(protocols, "entry_points", lambda group: points)
+    packages.cache_clear()
+    yield
+    packages.cache_clear()
+
+
+@pytest.mark.usefixtures("own_papers")
+def test_a_package_of_ones_own_adds_papers() -> None:
+    ((one, item),) = find_items(None)
+    made = entry(one, item, "reduced")
+    assert [row[1:] for row in made.rows] == [("12", "12", "confirmed")]
+    assert one.drawings(item, made.evidence) == [("table1", "x")]
 
 
 def test_a_statement_without_a_bound_is_refused() -> None:

@@ -12,7 +12,7 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import LATER, CellResult, plain
 from robustfl.reports import leaderboard, load_board, rank_board
-from robustfl.reports.frame import counted, frame, ranked_metrics, samples_of
+from robustfl.reports.frame import counted, frame, ranked_metrics
 from robustfl.reports.published.agreement import agree
 from robustfl.scenarios.cell import Cell
 
@@ -147,13 +147,6 @@ def test_the_worst_of_several_evasions_is_that_of_the_selected_round() -> None:
 def test_a_metric_is_ranked_where_any_cell_has_it() -> None:
     lost = record(defense="median", status="diverged", reason="x")
     assert ranked_metrics(frame([record(defense="mean"), lost])) == ["sa", "ra_pgd"]
-
-
-def test_no_more_samples_are_behind_robust_accuracy_than_there_are() -> None:
-    cell = {"samples": 360, "ra_limit": 500, "clients": 10, "f": 3}
-    assert samples_of(cell, "ra_pgd") == 360
-    assert samples_of(cell | {"ra_limit": 100}, "ra_pgd") == 100
-    assert samples_of({"samples": 0}, "sa") is None
 
 
 def test_report_takes_the_statistic_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
