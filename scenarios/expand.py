@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,17 +57,6 @@ def idle_rules(scenario: Scenario) -> list[str]:
     met = {place for _, rules in _matched(scenario, axes) for place in rules} if asked else set()
     idle = [scenario.exclude[place] for place in asked if place not in met]
     return ["exclude: no cell has " + ", ".join(f"{k} = {v!r}" for k, v in rule.items()) for rule in idle]
-
-
-def repeated(scenario: Scenario) -> list[str]:
-    """One line for every value that an axis has more than once, however it is written."""
-    together = {name for names in scenario.zip for name in names}
-    found = []
-    for field, value in scenario.cell.items():
-        if is_axis(field, value) and field not in together:
-            counts = Counter(str(_resolved(field, option)) for option in _options(field, value))
-            found += [f"{field}: {one} stands there {n} times, and counts once" for one, n in counts.items() if n > 1]
-    return found
 
 
 def _matched(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[tuple[Cell, list[int]]]:
