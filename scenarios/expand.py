@@ -230,7 +230,8 @@ def asked(scenario: Scenario) -> Ensemble | None:
     """
     attacks = scenario.cell.get("attack")
     listed = attacks if isinstance(attacks, list) else [attacks]
-    found = {ensemble for option in listed for ensemble in _ensembles(option)}
+    specs = (spec for o in listed for spec in (specs_of("attack", o) if isinstance(o, Mapping) else [o]))
+    found = {ensemble for spec in specs if (ensemble := named(spec)) is not None}
     if len(found) > 1:
         raise UsageError(f"attack: {NAME} in {len(found)} versions; a scenario takes one")
     scope = scenario.cell.get("scope")
@@ -239,13 +240,6 @@ def asked(scenario: Scenario) -> Ensemble | None:
             f"scope={scope!r}: beside attack={NAME!r}, whose members forge channels of their own, one value"
         )
     return next(iter(found), None)
-
-
-def _ensembles(option: Any) -> list[Ensemble]:
-    specs = (
-        specs_of("attack", option) if isinstance(option, Mapping) else option if isinstance(option, list) else [option]
-    )
-    return [ensemble for spec in specs if (ensemble := named(spec)) is not None]
 
 
 def _members(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:

@@ -195,17 +195,11 @@ def _find(source: str | Path) -> Path:
     presets = preset_names()
     hint = f"did you mean {beside[0]!r}?" if beside else near(str(source), presets)
     file = "no such file" if path.suffix == ".toml" else ""
-    hint = hint or file or _method_like(str(source)) or closest(str(source), presets)
+    for kind in KINDS if not (hint or file) else ():  # a method in a scenario's place: how it gets into one
+        for found in difflib.get_close_matches(str(source), [e.name for e in entries(kind)], n=1, cutoff=0.8):
+            hint = hint or f"{found!r} is the name of a method: robustfl grid quickstart --set {kind}={found}"
+    hint = hint or file or closest(str(source), presets)
     raise UsageError(f"no preset or file {str(source)!r}; {hint}")
-
-
-def _method_like(name: str) -> str:
-    """For a method in a scenario's place: how it gets into one."""
-    for kind in KINDS:
-        found = difflib.get_close_matches(name, [e.name for e in entries(kind)], n=1, cutoff=0.8)
-        if found:
-            return f"{found[0]!r} is the name of a method: robustfl grid quickstart --set {kind}={found[0]}"
-    return ""
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:
