@@ -54,7 +54,10 @@ class Checkpoint:
             return None
         content = self.content(device)
         if content["made_by"] != canonical(self.made_by):
-            raise IgnoredError(_difference(json.loads(content["made_by"]), self.made_by))
+            theirs, ours = json.loads(content["made_by"]), self.made_by
+            apart = sorted(k for k in theirs.keys() | ours.keys() if theirs.get(k) != ours.get(k))
+            words = ", ".join(f"{k} ({theirs.get(k)}, now {ours.get(k)})" for k in apart)
+            raise IgnoredError(f"it was written with other {words}")
         return content["state"], json.loads(content["run"])
 
     def content(self, device: torch.device | str) -> dict[str, Any]:
@@ -159,11 +162,6 @@ def _save(content: Mapping[str, Any], file: BinaryIO) -> None:
         torch.save(content, file)
     except RuntimeError as error:  # torch's own complaint about a file that took less than it was given
         raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from None
-
-
-def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    differ = sorted(k for k in theirs.keys() | ours.keys() if theirs.get(k) != ours.get(k))
-    return "it was written with other " + ", ".join(f"{k} ({theirs.get(k)}, now {ours.get(k)})" for k in differ)
 
 
 # --- the engine's state as plain tensors: what goes in comes out bit for bit ----------------------------------------

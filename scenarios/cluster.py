@@ -12,7 +12,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -50,7 +50,6 @@ class RemoteCell:
     resolved: ResolvedCell
     plugins: tuple[tuple[str, bytes], ...]
     software: dict[str, str]
-    methods: tuple[str, ...]
     options: RunOptions
     sent: bytes = b""
     worker: str = ""
@@ -246,12 +245,6 @@ def _check_identity(name: str, item: RemoteCell) -> None:
         raise ClusterError(f"worker {name} has other data for {resolved.cell.dataset} ({found}) than this side "
                            f"({resolved.data}); remove its data folder or give --data-root")  # fmt: skip
     if not resolved.same_here:
-        seen = methods_of(resolved.settings)
-        other = [f"{a}, this side has {b}" for a, b in zip(seen, item.methods, strict=False) if a != b]
-        raise ClusterError(f"worker {name} has {'; '.join(other) or 'another reading of the cell'}: install the same "
-                           "on both and restart workers")  # fmt: skip
-
-
-def methods_of(resolved: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every method of a resolved cell by name, version and origin."""
-    return tuple(f"{m['name']} {m['version']} {m.get('origin', '')}".strip() for _, m in named_methods(resolved))
+        seen = (f"{m['name']} {m['version']} {m.get('origin', '')}" for _, m in named_methods(resolved.settings))
+        raise ClusterError(f"worker {name} reads a cell otherwise, with {', '.join(map(str.strip, seen))}: install the "
+                           "same on both and restart workers")  # fmt: skip

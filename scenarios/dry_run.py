@@ -30,6 +30,7 @@ from .memory import message_bytes
 from .methods import method
 from .noop_settings import scenario_warnings
 from .plan import ResolvedCell
+from .progress import duration
 from .run_options import RunOptions, unheard
 from .spec import Scenario
 
@@ -111,7 +112,7 @@ class Estimate:
         lines = [", ".join(f"{n} {state}" for state, n in states.items()) + "; nothing was trained."]
         if self.seconds and self.memory_bytes is not None:
             lines.append(
-                f"About {_duration(self.seconds)} with {self.jobs} worker(s) on this machine, "
+                f"About {duration(self.seconds)} with {self.jobs} worker(s) on this machine, "
                 f"{self.memory_bytes / 2**30:.1f} GiB per worker. {self.note}"
             )
         else:
@@ -223,14 +224,6 @@ def _axes(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 def _without_numbers(reason: str) -> str:
     return re.sub(r"[0-9.]+", "#", reason)
-
-
-def _duration(seconds: float) -> str:
-    """Seconds below two minutes, then minutes, hours and days."""
-    for unit, length, limit in (("seconds", 1, 120), ("minutes", 60, 7200), ("hours", 3600, 2 * 86400)):
-        if seconds < limit:
-            return f"{seconds / length:.{0 if length == 1 else 1}f} {unit}"
-    return f"{seconds / 86400:.1f} days"
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

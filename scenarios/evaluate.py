@@ -181,6 +181,7 @@ class Evaluator:
 
     def metrics(self, state: State) -> Metrics:
         """Everything about a model."""
+        kept = self._built.validation
         with self.as_tested(state) as at:
             everything = self._everything(at, self.branch)
             standard = everything["sa"]
@@ -199,8 +200,17 @@ class Evaluator:
                 loss=loss,
                 ra={spec: mean_over_users([a.value for a in found]) for spec, found in robust.items()},
                 ra_worst=self._worst(list(robust.values())),
-                per_class={name: _per_class(found, self._e.classes) for name, found in everything.items()},
-                per_client={"sa": self._per_client(at)} if self._cell.validation else {},
+                per_class={
+                    name: Accuracy(
+                        torch.cat([a.hits for a in found]), torch.cat([a.labels for a in found]), 0.0
+                    ).per_class(self._e.classes)
+                    for name, found in everything.items()
+                },
+                per_client={
+                    "sa": self._each(at, range(len(kept)), lambda k: self._validated(kept[k]) if len(kept[k]) else None)
+                }
+                if self._cell.validation
+                else {},
                 per_user={name: self._seated(found) for name, found in everything.items()} if per_user else {},
                 groups=groups,
                 evaluation=self.description,
@@ -255,11 +265,11 @@ class Evaluator:
             finally:
                 write_statistics(e.model, e.layout, state.statistics)
 
-    def _each(self, state: State, users: Iterable[int], ask: Callable[[int], T]) -> list[T]:
+    def _each(self, state: State, users: Iterable[int], ask: Callable[[int], T], branch: str = "") -> list[T]:
         """The answers to ``ask(user)``, in turn with the model of every one of the users."""
         found = []
         for k in users:
-            with self._model_of(state, k), through(self._e.model, self.branch):
+            with self._model_of(state, k), through(self._e.model, branch or self.branch):
                 found.append(ask(k))
         return found
 
@@ -271,17 +281,13 @@ class Evaluator:
     def _measure(self, state: State, named: tuple[str, Evasion] | None, branch: str) -> list[Accuracy]:
         """Accuracy of every honest user, or one for all where model and data are common."""
         limit = None if named is None else self._cell.ra_limit
+        if self.personal:
+            return self._each(state, self.users, lambda k: self._accuracy(self._part(k)[:limit], named, (k,)), branch)
+        parts, who = [part[:limit] for part in self._parts()], ("users",) if self._built.tests else ()
         with through(self._e.model, branch):
-            if not self.personal and not self._built.tests:
-                return [self._accuracy(self._part(0)[:limit], named, ())]
-            parts = [self._part(k)[:limit] for k in self.users]
-            if not self.personal:
-                return _apart(self._accuracy(torch.cat(parts), named, ("users",)), [len(p) for p in parts])
-            found = []
-            for k, part in zip(self.users, parts, strict=True):
-                with self._model_of(state, k):
-                    found.append(self._accuracy(part, named, (k,)))
-            return found
+            together = self._accuracy(torch.cat(parts), named, who)
+        hits, labels = (torch.split(of, list(map(len, parts))) for of in (together.hits, together.labels))
+        return [Accuracy(h, y, together.loss) for h, y in zip(hits, labels, strict=True)]  # the loss is common
 
     def _parts(self) -> list[Tensor]:
         """The test images of every honest user, or of all together where they share them."""
@@ -304,11 +310,6 @@ class Evaluator:
     def _pixels(self, data: Resident, index: Tensor) -> Callable[[Tensor], Tensor]:
         """Gives, of the samples ``index`` of ``data``, the images of those at some places."""
         return lambda chosen: data.pixels(index[chosen], dtype=DTYPES[self._cell.dtype])
-
-    def _per_client(self, state: State) -> list[float | None]:
-        """Accuracy of every client on the samples it kept for that, with the model it is tested with."""
-        kept = self._built.validation
-        return self._each(state, range(len(kept)), lambda k: self._validated(kept[k]) if len(kept[k]) else None)
 
     def _validated(self, index: Tensor, attacked: int | None = None) -> float:
         """Accuracy on training images that were kept aside; of user ``attacked`` under the training attack."""
@@ -449,16 +450,6 @@ def represented(model: nn.Module, x: Tensor) -> Tensor:
     with evaluating(model), torch.no_grad(), representing(model) as seen:
         model(x)
     return seen[0]
-
-
-def _apart(together: Accuracy, sizes: list[int]) -> list[Accuracy]:
-    """One accuracy per user from one of all their samples; the loss is common, the mean over all images."""
-    hits, labels = torch.split(together.hits, sizes), torch.split(together.labels, sizes)
-    return [Accuracy(h, y, together.loss) for h, y in zip(hits, labels, strict=True)]
-
-
-def _per_class(found: list[Accuracy], classes: int) -> list[float | None]:
-    return Accuracy(torch.cat([a.hits for a in found]), torch.cat([a.labels for a in found]), 0.0).per_class(classes)
 
 
 def _worst(robust: list[list[Accuracy]]) -> float | None:

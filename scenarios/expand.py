@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,17 +57,6 @@ def idle_rules(scenario: Scenario) -> list[str]:
     met = {place for _, rules in _matched(scenario, axes) for place in rules} if asked else set()
     idle = [scenario.exclude[place] for place in asked if place not in met]
     return ["exclude: no cell has " + ", ".join(f"{k} = {v!r}" for k, v in rule.items()) for rule in idle]
-
-
-def repeated(scenario: Scenario) -> list[str]:
-    """One line for every value that an axis has more than once, however it is written."""
-    together = {name for names in scenario.zip for name in names}
-    found = []
-    for field, value in scenario.cell.items():
-        if is_axis(field, value) and field not in together:
-            counts = Counter(str(_resolved(field, option)) for option in _options(field, value))
-            found += [f"{field}: {one} stands there {n} times, and counts once" for one, n in counts.items() if n > 1]
-    return found
 
 
 def _matched(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[tuple[Cell, list[int]]]:
@@ -242,7 +230,8 @@ def asked(scenario: Scenario) -> Ensemble | None:
     """
     attacks = scenario.cell.get("attack")
     listed = attacks if isinstance(attacks, list) else [attacks]
-    found = {ensemble for option in listed for ensemble in _ensembles(option)}
+    specs = (spec for o in listed for spec in (specs_of("attack", o) if isinstance(o, Mapping) else [o]))
+    found = {ensemble for spec in specs if (ensemble := named(spec)) is not None}
     if len(found) > 1:
         raise UsageError(f"attack: {NAME} in {len(found)} versions; a scenario takes one")
     scope = scenario.cell.get("scope")
@@ -251,13 +240,6 @@ def asked(scenario: Scenario) -> Ensemble | None:
             f"scope={scope!r}: beside attack={NAME!r}, whose members forge channels of their own, one value"
         )
     return next(iter(found), None)
-
-
-def _ensembles(option: Any) -> list[Ensemble]:
-    specs = (
-        specs_of("attack", option) if isinstance(option, Mapping) else option if isinstance(option, list) else [option]
-    )
-    return [ensemble for spec in specs if (ensemble := named(spec)) is not None]
 
 
 def _members(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:

@@ -323,15 +323,12 @@ def run_tasks(
 
 def run_on_cluster(tasks: Sequence[CellTask], options: RunOptions) -> Iterator[Finished]:
     """Run the cells on a cluster; every record is committed here, as soon as it arrives."""
-    from .cluster import RemoteCell, connected, contents, methods_of, run_remotely, software
+    from .cluster import RemoteCell, connected, contents, run_remotely, software
 
     if not tasks:
         return
     mine, plugins, by_key = software(), contents(tasks[0].plugins), {task.key: task for task in tasks}
     with connected(str(options.cluster)) as client:
-        cells = [
-            RemoteCell(t.resolved, plugins, mine, methods_of(t.resolved.settings), options.of_a_cell, t.sent)
-            for t in tasks
-        ]
+        cells = [RemoteCell(t.resolved, plugins, mine, options.of_a_cell, t.sent) for t in tasks]
         for record in run_remotely(client, cells, options.on_note):
             yield by_key[record.key].end(record)

@@ -12,7 +12,7 @@ from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
 from robustfl.records import measured_in
 
 from .cell import Cell, of_each
-from .expand import idle_rules, repeated
+from .expand import idle_rules
 from .spec import Scenario, is_axis
 
 
@@ -192,4 +192,4 @@ def cell_warnings(cells: Iterable[Cell], rules: tuple[Rule, ...] = SETTINGS) -> 
 def scenario_warnings(scenario: Scenario, cells: Iterable[Cell]) -> list[str]:
     """One line for everything in a scenario that changes nothing; ``cells`` are those of it that run."""
     rules = SCOPES + SETTINGS if is_axis("scope", scenario.cell.get("scope")) else SETTINGS
-    return [*cell_warnings(cells, rules), *idle_rules(scenario), *repeated(scenario)]
+    return [*cell_warnings(cells, rules), *idle_rules(scenario)]

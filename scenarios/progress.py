@@ -84,10 +84,10 @@ def cause(reason: str) -> tuple[str, ...]:
 
 def duration(seconds: float) -> str:
     """A duration a person reads at a glance."""
-    for length, limit, unit in ((1, 90, "s"), (60, 5400, "min")):
+    for length, limit, unit in ((1, 90, "s"), (60, 5400, "min"), (3600, 48 * 3600, "h")):
         if seconds < limit:
-            return f"{seconds / length:.0f} {unit}" if seconds >= 1 else "< 1 s"
-    return f"{seconds / 3600:.1f} h"
+            return f"{seconds / length:.{int(unit == 'h')}f} {unit}" if seconds >= 1 else "< 1 s"
+    return f"{seconds / 86400:.1f} days"
 
 
 class GridProgress(AbstractContextManager["GridProgress", None]):

@@ -57,7 +57,11 @@ def run(
     for name in OF_A_GRID.intersection(options):
         raise UsageError(f"run: {name}={options[name]!r} is for a grid; run runs one cell")
     how = RunOptions(on_round=on_round, on_note=on_note, **options)
-    record = run_one(_scenario(scenario), how, out=out)
+    if isinstance(scenario, Mapping):
+        scenario = Scenario.of({"name": "run", "cell": dict(scenario)})
+    elif not isinstance(scenario, Scenario):
+        scenario = Scenario.load(scenario)
+    record = run_one(scenario, how, out=out)
     for warning in record.certificates.get("warnings", []):
         on_note(WARNING + warning)
     return record
@@ -81,14 +85,6 @@ def run_one(scenario: Scenario, options: RunOptions, *, out: str | Path | None) 
     if store is not None and team.is_rank0:
         commit(store, record)
     return record
-
-
-def _scenario(given: Scenario | Mapping[str, Any] | str | Path) -> Scenario:
-    if isinstance(given, Scenario):
-        return given
-    if isinstance(given, Mapping):
-        return Scenario.of({"name": "run", "cell": dict(given)})
-    return Scenario.load(given)
 
 
 def _only(scenario: Scenario) -> Cell:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -195,17 +195,11 @@ def _find(source: str | Path) -> Path:
     presets = preset_names()
     hint = f"did you mean {beside[0]!r}?" if beside else near(str(source), presets)
     file = "no such file" if path.suffix == ".toml" else ""
-    hint = hint or file or _method_like(str(source)) or closest(str(source), presets)
+    for kind in KINDS if not (hint or file) else ():  # a method in a scenario's place: how it gets into one
+        for found in difflib.get_close_matches(str(source), [e.name for e in entries(kind)], n=1, cutoff=0.8):
+            hint = hint or f"{found!r} is the name of a method: robustfl grid quickstart --set {kind}={found}"
+    hint = hint or file or closest(str(source), presets)
     raise UsageError(f"no preset or file {str(source)!r}; {hint}")
-
-
-def _method_like(name: str) -> str:
-    """For a method in a scenario's place: how it gets into one."""
-    for kind in KINDS:
-        found = difflib.get_close_matches(name, [e.name for e in entries(kind)], n=1, cutoff=0.8)
-        if found:
-            return f"{found[0]!r} is the name of a method: robustfl grid quickstart --set {kind}={found[0]}"
-    return ""
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:
@@ -281,17 +275,6 @@ def _setting_value(path: str, text: str) -> Any:
         raise UsageError(f"--set {path}: {error}") from None
     if set(data) != {"v"}:
         raise UsageError(f"--set {path}={text!r} sets more than {path}; give every setting a --set of its own")
-    if _commented(text, data):
+    if "#" in re.sub(r"\"(\\.|[^\"])*\"|'[^']*'", "", text):
         raise UsageError(f"--set {path}={text!r} holds a comment, which nobody would read; a text with # takes quotes")
     return data["v"]
-
-
-def _commented(text: str, data: Mapping[str, Any]) -> bool:
-    """True if a line of a TOML value ends in a comment: then nothing changes when it goes on."""
-    lines = text.splitlines()
-    for i, line in enumerate(lines):
-        with contextlib.suppress(ValueError):
-            longer = "\n".join([*lines[:i], f"{line} ]", *lines[i + 1 :]])
-            if "#" in line and repr(parse_toml(f"v = {longer}")) == repr(data):
-                return True
-    return False

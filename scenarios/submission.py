@@ -90,9 +90,13 @@ def check_submission(
 
     foreign = bool(submitted.plugins or submitted.packages)
     plugins = tuple(str(submitted.folder / name) for name in submitted.plugins) if trust else ()
-    _form(submitted, note)
-    if foreign and not (submitted.wrong or trust or work is not None):
-        _code_to_read(submitted, note)
+    for words in submitted.wrong:
+        note("form", False, words)
+    if not submitted.wrong:
+        note("form", True, f"{len(submitted.board.cells)} cells, {len(submitted.plugins)} plug-ins")
+        if foreign and not trust and work is None:
+            code = [f"{name} (SHA-256 {digest})" for name, digest in submitted.plugins.items()] + [*submitted.packages]
+            note("trust", None, f"not run before you have read it and say --trust: {', '.join(code)}")
     if work is None and not any(f.passed is not True for f in found):
         _contracts(plugins, note)
     if any(f.passed is not True for f in found):
@@ -108,18 +112,6 @@ def check_submission(
         _of_protocol(verification.file, submitted, note)
     _numbers(verification, note)
     return Submission(submitted, tuple(found), verification)
-
-
-def _form(submitted: Submitted, note: Note) -> None:
-    for words in submitted.wrong:
-        note("form", False, words)
-    if not submitted.wrong:
-        note("form", True, f"{len(submitted.board.cells)} cells, {len(submitted.plugins)} plug-ins")
-
-
-def _code_to_read(submitted: Submitted, note: Note) -> None:
-    code = [f"{name} (SHA-256 {digest})" for name, digest in submitted.plugins.items()] + [*submitted.packages]
-    note("trust", None, f"not run before you have read it and say --trust: {', '.join(code)}")
 
 
 def _command(*arguments: str) -> tuple[int, Any]:

@@ -129,16 +129,27 @@ def verify(
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance)
     check_work(work, prepare_only, sample if isolated else None)
-    _check_place(device, threads)
-    _load(plugins, isolated)
+    if device is not None:
+        device_of(device)
+    if threads is not None:
+        check_threads(threads)
+    if isolated:
+        load_plugins(only=())  # those of the cells load in other processes
+    for plugin in () if isolated else plugins:
+        load_file(plugin)
     seed = secrets.randbelow(10**6) if sample is None else sample
     known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only, isolated)
     on_start(known)
     if check_only:
         return known
     with tempfile.TemporaryDirectory() as temporary:
-        again = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None)
-        checks = _prepared(chosen, again) if prepare_only else _all_again(chosen, tolerance, again, on_cell)
+        again, checks = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None), []
+        for one in chosen:
+            if not prepare_only:
+                checks.append(_again(one, tolerance, again))
+                on_cell(checks[-1])
+            elif isinstance(one, CellResult):  # the training of searches has no foreign code, and waits
+                again.job(one.key, one.cell, one.certificates).prepare()
     versions = {*known.versions, *(words for check in checks for words in check.versions)}
     return replace(known, checks=tuple(checks), versions=tuple(sorted(versions)))
 
@@ -155,22 +166,6 @@ def _check_arguments(board: object, cells: object, sample: object, tolerance: ob
         check_whole(sample, "sample", "verify")
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance!r} must be a number in [0, 1], a difference of accuracies")
-
-
-def _check_place(device: str | None, threads: int | None) -> None:
-    if device is not None:
-        device_of(device)
-    if threads is not None:
-        check_threads(threads)
-
-
-def _load(plugins: Sequence[str], isolated: bool) -> None:
-    """Load plug-ins, or none where other processes do."""
-    if isolated:
-        load_plugins(only=())
-        return
-    for plugin in plugins:
-        load_file(plugin)
 
 
 def check_work(work: object, prepare_only: bool, sample: object) -> None:
@@ -282,12 +277,17 @@ def _few(trials: Sequence[T], cells: int | None, seed: int) -> list[T]:
 
 def _left_out_of_the_worst(records: Sequence[CellResult]) -> list[CellResult]:
     """Cells that count in no worst case because of what only running them can tell: refused, or without effect."""
+    left_out = (r for r, idle in zip(records, _idle(records), strict=True) if r.status == "refused" or idle)
+    return [r for r in left_out if not _explained(r)]
+
+
+def _idle(records: Sequence[CellResult]) -> list[bool]:
+    """Of every cell, if its record says that its attack had no effect: boards leave it out of the worst case."""
     from robustfl.reports.frame import frame
     from robustfl.reports.ranking import without_effect
 
-    lines = frame(records).to_dict("records") if records else []
-    idle = {line["key"] for line in lines if without_effect(dict(line))}
-    return [r for r in records if (r.status == "refused" or r.key in idle) and not _explained(r)]
+    idle = {line["key"] for line in frame(records).to_dict("records") if without_effect(dict(line))} if records else ()
+    return [r.key in idle for r in records]
 
 
 def _explained(record: CellResult) -> bool:
@@ -297,24 +297,6 @@ def _explained(record: CellResult) -> bool:
         return (refusal(cell) if record.status == "refused" else no_effect(cell)) is not None
     except RobustflError:
         return False
-
-
-def _all_again(
-    chosen: Sequence[CellResult | Trial], tolerance: float, again: _Again, on_cell: Callable[[Check], None]
-) -> list[Check]:
-    checks = []
-    for one in chosen:
-        checks.append(_again(one, tolerance, again))
-        on_cell(checks[-1])
-    return checks
-
-
-def _prepared(chosen: Sequence[CellResult | Trial], again: _Again) -> list[Check]:
-    """Write what the training of cells needs; that of searches has no foreign code, and waits."""
-    for record in chosen:
-        if isinstance(record, CellResult):
-            again.job(record.key, record.cell, record.certificates).prepare()
-    return []
 
 
 def _again(one: CellResult | Trial, tolerance: float, again: _Again) -> Check:
@@ -367,14 +349,10 @@ def _effect_apart(published: CellResult, again: CellResult) -> list[str]:
 
     A record that does not say what its attack moved counts as one with an effect.
     """
-    from robustfl.reports.frame import frame
-    from robustfl.reports.ranking import without_effect
-
     if not (published.status == again.status == "done" and {"attack_shift", "no_effect"} & set(published.certificates)):
         return []
-    idle, found = (without_effect(dict(frame([r]).to_dict("records")[0])) for r in (published, again))
-    words = {True: "no effect", False: "an effect"}
-    return [] if idle == found else [f"the attack had {words[idle]} → {words[found]}"]
+    words = ["no effect" if _idle([record])[0] else "an effect" for record in (published, again)]
+    return [] if words[0] == words[1] else [f"the attack had {words[0]} → {words[1]}"]
 
 
 def _apart_here(record: CellResult) -> tuple[list[str], list[str]]:

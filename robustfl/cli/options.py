@@ -150,12 +150,9 @@ PREPARE = click.option("--prepare", "prepare_only", is_flag=True, help="Only wri
 def given(*names: str) -> str:
     """The first of these parameters that the command line has, as it is written there; empty for none."""
     ctx = click.get_current_context()
-    written = {p.name: p.opts[0] for p in ctx.command.params if p.name and _written(ctx, p.name)}
+    source, typed = ctx.get_parameter_source, ParameterSource.COMMANDLINE
+    written = {p.name: p.opts[0] for p in ctx.command.params if p.name and source(p.name) is typed}
     return next((written[name] for name in names if name in written), "")
-
-
-def _written(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def plugins(words: str = "Load methods from a Python file.") -> Callable[[F], F]:

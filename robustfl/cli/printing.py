@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import json
 import os
@@ -21,10 +20,6 @@ from robustfl.records import plain
 if TYPE_CHECKING:
     from robustfl.reports.board import Board
 
-_SPELT = {
-    "–": "-", "—": "-", "−": "-", "…": "...", "→": "->", "←": "<-", "×": "x", "·": "-", "±": "+/-", "≤": "<=",
-    "≥": ">=", "≠": "!=", "§": "section ", "‘": "'", "’": "'", "“": '"', "”": '"', "²": "^2", "³": "^3",
-}  # fmt: skip
 _streams: dict[str, TextIO] = {}
 
 
@@ -85,20 +80,20 @@ def only_ours() -> Iterator[None]:
 
 
 def take_output() -> None:
-    """Let worker processes and compiled code print to standard error, too; spell what a terminal has no letters for."""
-    codecs.register_error("spelt", _spelt)
+    """Let worker processes and compiled code print to standard error, too; ``?`` is any letter a terminal lacks."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or not a file
         encoding, terminal = sys.stdout.encoding, sys.stdout.isatty()
         handle = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        sys.stdout = open(handle, "w", encoding=encoding, errors="spelt", buffering=1 if terminal else -1)  # noqa: SIM115
-        sys.stderr.reconfigure(errors="spelt")  # type: ignore[union-attr]
+        sys.stdout = open(handle, "w", encoding=encoding, errors="replace", buffering=1 if terminal else -1)  # noqa: SIM115
+        sys.stderr.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
 def flushed(code: int) -> int:
     """The exit code, once everything printed has arrived; 1 and a word if it cannot."""
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed
+            sys.stdout.flush()
     except (OSError, ValueError) as error:
         give_up_output()
         if code == 0 and not isinstance(error, BrokenPipeError):
@@ -111,14 +106,6 @@ def give_up_output() -> None:
     """Let what is left unwritten go nowhere: a full disk or a closed pipe is told once."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), _output().fileno())
-
-
-def _spelt(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    signs = error.object[error.start : error.end]
-    spelt = (_SPELT.get(sign, sign.encode("unicode_escape").decode()) for sign in signs)
-    return "".join(spelt), error.end
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from robustfl.contracts.method import Method
-from robustfl.errors import UsageError
 
 
 class Tag(Enum):
@@ -213,23 +212,6 @@ def through(model: nn.Module, branch: str, *, frozen: bool = False) -> Iterator[
             layer.branch, layer.frozen_branch = old, was_frozen
 
 
-_BESIDE = {"lockstep_kinds": "LockstepNorm", "branched": "BranchedNorm", "centralised": "OneMachineNorm"}
-
-
-def _refuse_old_facts(cls: type[Norm]) -> None:
-    """Raise ``UsageError`` for what norms of before 0.2 declare, where it would now be taken for something else."""
-    old, merges = vars(cls), cls.merge is not Norm.merge
-    if bool(old.get("shares_statistics", merges)) != merges:
-        raise UsageError(
-            f"{cls.__name__}: shares_statistics={old['shares_statistics']!r} says nothing any more; clients send "
-            "statistics if the scheme overrides merge" + (", so leave it out or make them private" if merges else "")
-        )
-    bases = {base.__name__ for base in cls.__mro__}
-    for fact, base in _BESIDE.items():
-        if old.get(fact) and base not in bases:
-            raise UsageError(f"{cls.__name__}: {fact} is no fact of Norm any more; derive from {base} instead")
-
-
 class Norm(Method):
     """A normalization scheme: its layer, what a client reports, how the server merges reports.
 
@@ -240,10 +222,6 @@ class Norm(Method):
     """
 
     kind: ClassVar[str] = "norm"
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        _refuse_old_facts(cls)
 
     @classmethod
     def _fault(cls) -> str:

@@ -16,7 +16,6 @@ from robustfl.cli import invoke
 from robustfl.cli.facts import _parameter as parameters
 from robustfl.errors import StoreError
 from robustfl.parameters import param
-from robustfl.scenarios.dry_run import Estimate
 
 TINY = [
     "--set", "rounds=2", "--set", "model=mlp(hidden=(8,))", "--set", 'attack=["none","sf"]', "--set", "seed=0",
@@ -207,14 +206,6 @@ def test_ctrl_c_promises_to_go_on_only_where_something_is_kept(
     err = capsys.readouterr().err
     assert "Stopped." in err
     assert ("goes on from here" in err) is kept
-
-
-@pytest.mark.parametrize(
-    ("spent", "words"),
-    [(0.4, "0 seconds"), (95, "95 seconds"), (120, "2.0 minutes"), (7200, "2.0 hours"), (4_585_680, "53.1 days")],
-)
-def test_a_dry_run_gives_its_estimate_in_a_unit_that_can_be_read(spent: float, words: str) -> None:
-    assert f"About {words} with" in Estimate((), (), 1, spent, 0, "").summary()
 
 
 def test_a_file_that_is_no_archive_is_refused_without_advice_to_load_pickles(

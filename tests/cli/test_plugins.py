@@ -187,13 +187,6 @@ def test_check_takes_the_parts_of_a_pipeline(capsys: pytest.CaptureFixture[str])
     assert "did you mean 'mean'" in capsys.readouterr().err
 
 
-def test_check_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["check", "foe(eta=2)", "--format", "json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert (found["kind"], found["name"]) == ("attack", "foe")
-    assert {c["name"] for c in found["checks"]} >= {"shape, dtype and device", "finite", "no side effects"}
-
-
 def test_a_taken_name_is_a_broken_law_that_names_the_owner(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["check", plug_in("sf", "return view.honest[:1]")]) == 1
     out = " ".join(capsys.readouterr().out.split())

@@ -187,7 +187,7 @@ def remote(**changed: Any) -> cluster.RemoteCell:
     wrong = {name: changed.pop(name) for name in ("key", "data") if name in changed}
     known: dict[str, Any] = {
         "resolved": replace(resolved, **wrong), "plugins": (), "software": cluster.software(),
-        "methods": cluster.methods_of(resolved.settings), "options": RunOptions(device="cpu"),
+        "options": RunOptions(device="cpu"),
     }  # fmt: skip
     return cluster.RemoteCell(**{**known, **changed})
 
@@ -207,7 +207,7 @@ def on_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"software": {"robustfl": "9.9 (code abc)", "torch": cluster.software()["torch"]}}, ["9.9", "robustfl 0."]),
         ({"software": {**cluster.software(), "torch": "1.13.0"}}, ["torch", "1.13.0", "install the same"]),
-        ({"key": "0", "methods": ("digits 9",)}, ["digits 1", "digits 9"]),
+        ({"key": "0"}, ["digits 1", "install the same"]),
         ({"data": "f00d"}, ["other data", "f00d", "digits"]),
     ],
 )  # fmt: skip

@@ -233,20 +233,6 @@ def test_impossible_cells_are_recorded_as_refused(tmp_path: Path) -> None:
     assert reasons == {"krum: f=2 needs at least 7 clients (2f + 3); this cell has 5."}
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
-        ({"batch": 400}, "batch=400 is larger than client"),
-        ({"partition": "dirichlet(alpha=0.001, min_size=0)", "clients": 40, "algorithm": "fedavg"}, "without training"),
-    ],
-)
-def test_cells_their_data_cannot_serve_are_refused(cell: dict[str, Any], words: str, tmp_path: Path) -> None:
-    results = grid(scenario(attack="none", defense="mean", **cell), out=tmp_path, jobs=0)
-    (record,) = contents(results.folder).values()
-    assert record["status"] == "refused"
-    assert words in record["reason"]
-
-
 def test_batches_drawn_with_replacement_may_be_larger_than_a_clients_data(tmp_path: Path) -> None:
     cell = {"batch": 400, "algorithm": "dsgd(replacement=true)"}
     (record,) = contents(grid(scenario(attack="none", defense="mean", **cell), out=tmp_path, jobs=0).folder).values()
@@ -309,13 +295,6 @@ def test_rounds_of_running_cells_are_reported(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(engine, "_PROGRESS_SECONDS", 0.0)
     (key,) = grid(chosen, out=tmp_path, jobs=0, on_round=lambda *round: heard.append(round)).keys
     assert heard == [(key, round, 4) for round in (1, 2, 3, 4)]
-
-
-def test_a_plug_in_that_returns_the_wrong_shape_is_named(tmp_path: Path) -> None:
-    chosen = with_plugin(tmp_path, "wrong-shape", "return torch.zeros(view.f, 3)")
-    (record,) = contents(grid(chosen, out=tmp_path, jobs=0).folder).values()
-    assert record["status"] == "failed"
-    assert "wrong-shape" in record["reason"]
 
 
 def test_an_unwritable_folder_is_an_error_before_anything_runs(tmp_path: Path) -> None:

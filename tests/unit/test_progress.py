@@ -84,7 +84,8 @@ def test_a_long_cell_tells_its_rounds_where_there_is_no_bar(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "< 1 s"), (1, "1 s"), (89, "89 s"), (90, "2 min"), (5400, "1.5 h")]
+    ("seconds", "words"),
+    [(0.4, "< 1 s"), (1, "1 s"), (89, "89 s"), (90, "2 min"), (4_585_680, "53.1 days")],
 )
 def test_a_duration_is_told_in_a_unit_that_can_be_read(seconds: float, words: str) -> None:
     assert duration(seconds) == words
