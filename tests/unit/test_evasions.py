@@ -409,6 +409,13 @@ def test_a_draw_of_one_half_is_a_plus() -> None:
 def test_the_share_of_pixels_can_be_stretched_to_the_budget() -> None:
     assert [p_at(q, queries=1000, rescale=True) for q in (1, 2, 5, 6)] == [0.8, 0.4, 0.4, 0.2]
     assert p_at(9000, queries=10_000) == 0.8 / 512
+    assert [p_at(q, queries=10_000, rescale=True) for q in (10, 11)] == [0.8, 0.4]
+
+
+def test_the_start_in_the_euclidean_ball_fits_images_smaller_than_its_grid() -> None:
+    x = torch.full((2, 1, 3, 4), 0.5)
+    found = robustfl.evasion("square(norm=l2, eps=0.1, queries=1)").perturb(nn.Flatten(), x, torch.zeros(2).long())
+    torch.testing.assert_close((found - x).flatten(1).norm(dim=1), torch.full((2,), 0.1))
 
 
 # --- APGD ------------------------------------------------------------------------------------------------------------
@@ -484,12 +491,22 @@ def test_the_worst_case_fools_what_each_part_fools() -> None:
     assert list(shares) == ["clean", "fgsm", "pgd", "square", "pgd 4"]
 
 
+@pytest.mark.parametrize(
+    ("spec", "passes"),
+    [
+        ("lsa", 7 * (128 + 1)), ("square(queries=40, restarts=2)", 2 * 41), ("fab-t", 9 * (4 * 100 + 3 + 2) + 1),
+        ("fab-t(steps=10, targets=2, restarts=3)", 2 * 3 * (4 * 10 + 3 + 2) + 1),
+    ],
+)  # fmt: skip
+def test_passes_are_counted_as_the_attack_takes_them(spec: str, passes: int) -> None:
+    assert create("evasion", spec).passes == passes
+
+
 def test_the_worst_case_is_written_in_one_way() -> None:
     attack = create("evasion", "worst(of=pgd( eps=8/255 , steps=9)+worst(of='fgsm+square(p=.5)'))")
     assert attack.of == "pgd(steps=9)+worst(of='fgsm+square(p=0.5)')"
     assert [part.name for part in attack.parts] == ["pgd", "worst"]
     assert attack.passes == 27 + 3 + 5001
-    assert create("evasion", "lsa").passes == 7 * (128 + 1)
 
 
 @dataclass(frozen=True)
