@@ -17,7 +17,6 @@ from robustfl.data import Dirichlet, Gamma, KClasses, Npz, Resized, dataset_from
 from robustfl.errors import DataMissing, Refused
 from robustfl.layout import layout_of
 from robustfl.models import ClientDropout
-from robustfl.models.network import classifier
 from robustfl.randomness import stream
 from robustfl.registry import create, describe, entries
 from robustfl.testing import check
@@ -139,14 +138,6 @@ def test_initial_parameters_come_from_the_generator_alone(model):
     torch.rand(3)  # the global generator plays no part
     assert torch.equal(first, draw(0))
     assert not torch.equal(first, draw(1))
-
-
-@pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
-def test_the_last_linear_layer_is_the_classifier(model):
-    with torch.device("meta"):
-        network = model.build(_Groups(), shape=(2, 64, 64), classes=5)
-    assert type(classifier(network)) is nn.Linear
-    assert classifier(network).out_features == 5
 
 
 def test_importing_the_rooms_touches_neither_network_nor_torchvision():

@@ -93,7 +93,7 @@ IDLE: dict[tuple[str, str, str], tuple[str, set[str]]] = {
     ),
     ("attack", "opt", "start"): ("the interval's upper half holds the best", {"search=golden"}),
     ("defense", "deepsight", "tau"): ("here no cluster is near the threshold; test_fine_points sets it", {""}),
-    ("defense", "deepsight", "inputs"): ("here more images change no cluster; test_defenses_recent sets them", {""}),
+    ("defense", "deepsight", "inputs"): ("here more images change no cluster; test_aggregators sets them", {""}),
     ("defense", "gas", "rule"): ("both rules by columns find the same rows far", {"rule=median", "rule=trimmed-mean"}),
     ("defense", "geometric-median", "init"): (
         "an iteration that converges forgets where it began",

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import robustfl
-from robustfl.errors import Refused, RobustflError, UsageError
+from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.published import publish, write_board
 from robustfl.reports.store import Store
@@ -168,12 +168,6 @@ def test_verify_runs_only_what_is_asked_for(board: Path) -> None:
     assert robustfl.verify(board, check_only=True).checks == ()
     with pytest.raises(UsageError, match="did you mean 'attack'"):
         robustfl.verify(board, where={"atack": "sf"})
-
-
-def test_too_few_rows_for_f_are_refused_in_words_of_rows() -> None:
-    with pytest.raises(Refused, match=r"f=4 needs at least 9 clients \(2f \+ 1\); these rows are 8\.") as caught:
-        robustfl.defense("median")(np.ones((8, 5)), f=4)
-    assert isinstance(caught.value, RobustflError)
 
 
 @pytest.mark.parametrize("generator", [0, np.random.default_rng(0)])

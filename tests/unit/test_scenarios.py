@@ -267,16 +267,6 @@ def test_wrong_scenarios_say_what_is_allowed(data: dict[str, object], words: str
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [("rounds", "name=value"), ("ruonds=3", "'rounds'"), ("=3", "name=value"), ("rounds.x=3", "no part 'x'")],
-)
-def test_wrong_settings_say_what_is_allowed(setting: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        apply_settings({"name": "s"}, [setting])
-    assert words in str(caught.value)
-
-
 def test_a_later_setting_takes_the_place_of_an_earlier_one_and_refines_it() -> None:
     later = apply_settings({"name": "s"}, ["rounds=3", "partition=gamma(gamma=0.5)", "partition.gamma=0.1", "rounds=4"])
     assert [(cell.rounds, cell.partition) for cell in expand(later)] == [(4, "gamma(gamma=0.1)")]

@@ -50,6 +50,8 @@ def test_of_pixels_that_change_as_little_the_first_are_taken() -> None:
     chosen, sure = lowest_pixels(scores, torch.arange(20, 32)[None], 5)
     assert chosen.tolist() == [[27, 20, 21, 22, 23]]
     assert sure.all()
+    scores[0, 2:] = torch.inf  # places that hold no candidate
+    assert lowest_pixels(scores, torch.arange(20, 32)[None], 3)[1].tolist() == [[True, True, False]]
 
 
 def test_the_rounding_of_a_row_that_is_nobodys_neighbor_blurs_no_score() -> None:
