@@ -10,7 +10,7 @@ from robustfl.errors import UsageError, closest
 from robustfl.records import CellResult, labels_of, plain
 from robustfl.reports.published import Board, publish_described
 
-from .bench import Contestant, attacked_row, configurations
+from .bench import Contestant, attacked_row, configurations, more_seeds
 from .methods import canonical_method
 from .protocol import protocol, protocol_of, scenario_to_run
 from .spec import Scenario
@@ -58,7 +58,8 @@ def challenge(
     facts = facts_of(board)
     contestant = row_of(facts, row)
     rules = protocol_of(facts["version"])
-    scenario = scenario_to_run(rules.tier(facts["tier"]), facts["changed"]).beside(plugins)
+    tier = rules.tier(facts["tier"])
+    scenario = scenario_to_run(tier, facts["changed"]).beside(plugins)
     wanted = []
     for attack in attacks:
         if attack == "none" or named(attack) is not None:
@@ -69,7 +70,8 @@ def challenge(
     for attack in wanted:
         if (attack, scope) in here:
             raise UsageError(f"--attack {attack} with scope = {scope}: the row has been measured under it")
-    return contestant, attacked_row(scenario, settings, wanted, scope)
+    seeds = more_seeds(tier, facts["changed"], scenario) if contestant.name in facts.get("near", ()) else ()
+    return contestant, attacked_row(scenario, settings, wanted, scope, seeds)
 
 
 def chosen_settings(facts: Mapping[str, Any], contestant: Contestant) -> dict[str, Any]:

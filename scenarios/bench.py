@@ -13,6 +13,10 @@ from robustfl.defenses import parse_pipeline
 from robustfl.errors import RobustflError, UsageError, closest, some
 from robustfl.records import CellResult, labels_of, plain
 from robustfl.registry import describe, entries, parse
+from robustfl.reports.benchmark.data import measured
+from robustfl.reports.paired import compare
+from robustfl.reports.published import publish
+from robustfl.reports.published.board import carried
 from robustfl.reports.store import Store
 
 from .cell import Cell
@@ -21,7 +25,7 @@ from .grid import Results
 from .methods import canonical_method
 from .protocol import NAMED, SEARCHED, WHO, Protocol, Tier, protocol, scenario_to_run
 from .run_options import WARNING, unheard
-from .spec import Scenario, is_axis
+from .spec import Scenario, is_axis, name_of
 
 RunGrid = Callable[..., Results]
 """``run_grid`` with everything set but the scenario and its ``facts``."""
@@ -130,12 +134,17 @@ def tuning_scenario(tier: Tier, scenario: Scenario, chosen: Sequence[Contestant]
     return _zipped(scenario, f"{scenario.name}-tuning", cell, tried)
 
 
-def _zipped(scenario: Scenario, name: str, cell: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> Scenario:
+def _zipped(
+    scenario: Scenario, name: str, cell: Mapping[str, Any], tried: Sequence[Mapping[str, Any]],
+    exclude: Sequence[Mapping[str, Any]] = (),
+) -> Scenario:  # fmt: skip
     axes = {setting: [settings[setting] for settings in tried] for setting in tried[0]}
     fixed = {n: scenario.cell[n] for n in WHO if n in scenario.cell and n not in axes}
     about = {"name": name, "description": scenario.description, "plugins": scenario.plugins}
     tasks = [group for group in scenario.zip if all(name in cell and is_axis(name, cell[name]) for name in group)]
-    return Scenario.of({**about, "cell": {**cell, **fixed, **axes}, "zip": [*map(list, tasks), list(axes)]})
+    return Scenario.of(
+        {**about, "cell": {**cell, **fixed, **axes}, "zip": [*map(list, tasks), list(axes)], "exclude": list(exclude)}
+    )
 
 
 @dataclass(frozen=True)
@@ -280,15 +289,56 @@ class Benchmark:
     searches: Mapping[str, Search] = field(default_factory=dict)
 
 
-def final_scenario(scenario: Scenario, found: Mapping[str, Search]) -> Scenario:
-    """The tier's cells with every contestant in its chosen configuration."""
+def final_scenario(
+    scenario: Scenario, found: Mapping[str, Search], near: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> Scenario:
+    """The tier's cells with every contestant in its chosen configuration; ``seeds`` are further ones of those ``near``.
+
+    These are names of contestants.
+    """
+    chosen = {name: search.tried[search.best][0] for name, search in found.items()}
     cell = {k: v for k, v in scenario.cell.items() if k not in WHO}
-    return _zipped(scenario, scenario.name, cell, [search.tried[search.best][0] for search in found.values()])
+    if not near:
+        return _zipped(scenario, scenario.name, cell, list(chosen.values()))
+    far = [
+        {k: v for k, v in settings.items() if k in WHO} | {"seed": list(seeds)}
+        for name, settings in chosen.items() if name not in near
+    ]  # fmt: skip
+    cell["seed"] = [*scenario.values("seed"), *seeds]
+    return _zipped(scenario, scenario.name, cell, list(chosen.values()), far)
 
 
-def attacked_row(scenario: Scenario, settings: Mapping[str, Any], attacks: Sequence[str], scope: str) -> Scenario:
-    """The tier's cells of a contestant with these settings, under attacks beside AutoByz that forge ``scope``."""
-    cell = {k: v for k, v in scenario.cell.items() if k not in WHO} | {"attack": list(attacks), "scope": scope}
+def more_seeds(tier: Tier, changed: Sequence[str], scenario: Scenario) -> tuple[int, ...]:
+    """The seeds that rows near the first run beside the tier's own; none where seeds or attacks were changed."""
+    own = {name_of(setting) for setting in changed}
+    if own & {"seed", "attack"} or not tier.near:
+        return ()
+    return tuple(range(len(scenario.values("seed")), tier.near))
+
+
+def near_first(results: Results) -> list[str]:
+    """The contestants that the results do not tell from the first, itself among them; none without a test."""
+    store = Store(results.folder)
+    records = [r for r in store.load().results if r.key in results.keys]
+    protocol = carried(store.description())
+    board = measured(publish(records, name="near", protocol=protocol), records)
+    compared = compare(board.table("sa"))
+    if not compared.results:
+        return []
+    near = {compared.reference, *(c.labels for c in compared.results if not c.significant)}
+    found = [board.search(row) for row in board.rows if row.labels in near]
+    return [name for name, entry in protocol["benchmark"]["contestants"].items() if entry in found]
+
+
+def attacked_row(
+    scenario: Scenario, settings: Mapping[str, Any], attacks: Sequence[str], scope: str, seeds: Sequence[int] = ()
+) -> Scenario:
+    """The tier's cells of a contestant with these settings, under attacks beside AutoByz that forge ``scope``.
+
+    ``seeds`` are those it runs beside the tier's.
+    """
+    cell = {k: v for k, v in scenario.cell.items() if k not in WHO}
+    cell |= {"attack": list(attacks), "scope": scope, "seed": [*scenario.values("seed"), *seeds]}
     return _zipped(scenario, f"{scenario.name}-beat", cell, [settings])
 
 
@@ -350,4 +400,11 @@ def bench(
             "contestants": {name: search.as_dict() for name, search in found.items()},
         }
     }  # fmt: skip
-    return Benchmark(run(final_scenario(scenario, found), facts=facts), found)
+    results = run(final_scenario(scenario, found), facts=facts)
+    seeds = more_seeds(tier, settings, scenario)
+    if seeds and not results.lost and not results.statuses.get("failed"):
+        near = near_first(results)
+        on_note(f"{len(near)} of {len(found)} rows are not told from the first and run {len(seeds)} more seeds")
+        facts["benchmark"]["near"] = near
+        results = run(final_scenario(scenario, found, near, seeds), facts=facts)
+    return Benchmark(results, found)

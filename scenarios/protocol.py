@@ -29,7 +29,8 @@ _NEW_CELLS = 3  # the version of the protocol since which tiers have the cells t
 class Tier:
     """One tier: its name, what it is about, the settings with which contestants are tuned, the version of AutoByz.
 
-    ``preset`` has its cells, ``statistic`` says which accuracy of a training counts.
+    ``preset`` has its cells, ``statistic`` says which accuracy of a training counts; ``near`` is the number of seeds of
+    rows that the preset's seeds do not tell from the first, 0 for no more than these.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Tier:
     autobyz: int
     preset: str
     statistic: str = "final"
+    near: int = 0
 
     def scenario(self, settings: Sequence[str] = ()) -> Scenario:
         """The tier's preset, with ``settings`` such as ``"rounds=30"`` on top, which make it another experiment.
@@ -107,7 +109,8 @@ def _protocols() -> Mapping[int, Protocol]:
 def _tier(name: str, entry: Mapping[str, Any], version: int, autobyz: int) -> Tier:
     if version < _NEW_CELLS:
         return Tier(name, entry["title"], entry["tuning"], autobyz, f"{name}-2")
-    return Tier(name, entry["title"], entry["tuning"], autobyz, name, entry.get("statistic", "final"))
+    statistic, near = entry.get("statistic", "final"), entry.get("near", 0)
+    return Tier(name, entry["title"], entry["tuning"], autobyz, name, statistic, near)
 
 
 def scenario_to_run(tier: Tier, settings: Sequence[str] = ()) -> Scenario:

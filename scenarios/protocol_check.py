@@ -12,7 +12,7 @@ from robustfl.errors import UsageError, some
 from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
 from robustfl.reports.published import Board
 
-from .bench import Search, attacked_row, configurations, final_scenario
+from .bench import Search, attacked_row, configurations, final_scenario, more_seeds
 from .cell import Cell
 from .expand import asked as ensemble_asked
 from .expand import expand, labels
@@ -104,19 +104,27 @@ def _apart(records: Sequence[CellResult], facts: Labels, asked: Asked | None) ->
             found[name] = search
     if len(found) < len(facts["contestants"]):
         return
-    wanted = [*expand(final_scenario(scenario, found)), *_challenges(scenario, found, facts.get("beaten", []))]
+    near, seeds = facts.get("near", []), more_seeds(tier, facts["changed"], scenario)
+    if near and not seeds:
+        yield f"it names rows near the first, {some(near)}, and its tier runs no more seeds for these"
+    if strange := [name for name in near if name not in found]:
+        yield f"it names {some(strange)} as near the first, and has no such row"
+    wanted = expand(final_scenario(scenario, found, near, seeds))
+    wanted += _challenges(scenario, found, facts.get("beaten", []), dict.fromkeys(near, seeds))
     yield from _cells_apart([labels(cell) for cell in wanted], [r.labels for r in records])
     yield from _settings_apart(wanted, records)
 
 
-def _challenges(scenario: Scenario, found: Mapping[str, Search], beaten: Sequence[Labels]) -> list[Cell]:
-    """The cells of attacks that were run on rows to beat them."""
+def _challenges(
+    scenario: Scenario, found: Mapping[str, Search], beaten: Sequence[Labels], more: Mapping[str, Sequence[int]]
+) -> list[Cell]:
+    """The cells of attacks that were run on rows to beat them; ``more`` are further seeds of rows."""
     cells = []
     for one in beaten:
         if one["contestant"] not in found:
             raise UsageError(f"it names attacks on {one['contestant']!r}, which is no contestant of its")
-        search = found[one["contestant"]]
-        cells += expand(attacked_row(scenario, search.tried[search.best][0], [one["attack"]], one["scope"]))
+        search, seeds = found[one["contestant"]], more.get(one["contestant"], ())
+        cells += expand(attacked_row(scenario, search.tried[search.best][0], [one["attack"]], one["scope"], seeds))
     return cells
 
 

@@ -113,6 +113,7 @@ class BenchmarkFacts(Published):
     tuning: Any = None
     statistic: Any = None
     contestants: dict[str, Search] = {}
+    near: list[str] = []
     beaten: list[Beaten] = []
 
 

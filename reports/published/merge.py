@@ -182,14 +182,15 @@ def joined_protocol(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The facts of two sources, of what both say the first's; contestants and beaten rows are those of both."""
+    """The facts of two sources, of what both say the first's; contestants, near and beaten rows are those of both."""
     one, other = first.get("contestants", {}), second.get("contestants", {})
     for entry in sorted(one.keys() & other.keys()):
         if one[entry].get("chosen") != other[entry].get("chosen"):
             raise UsageError(f"merge: {name} chose another configuration of {entry} than the sources before it")
     beaten = list[Any](first.get("beaten", []))
     beaten += [row for row in second.get("beaten", []) if row not in beaten]
-    both = {"contestants": {**other, **one}, "beaten": beaten}
+    near = [*dict.fromkeys([*first.get("near", []), *second.get("near", [])])]
+    both = {"contestants": {**other, **one}, "beaten": beaten, "near": near}
     return {**second, **first, **{fact: value for fact, value in both.items() if value}}
 
 

@@ -129,6 +129,7 @@ def _dry_run(
         as_json({name: plan.as_dict() for name, plan in found.items()})
     elif len(planned) > 1:
         say("\nThe final cells are planned with every contestant's first configuration; the tuning may choose another.")
+        say("Rows that are not told from the first may run more seeds.")
     return 1 if any(plan.untimed for plan in found.values()) else 0
 
 

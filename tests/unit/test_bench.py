@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from robustfl.cli import invoke
 from robustfl.cli.bench import STUDY, _publish
 from robustfl.defenses import parse_pipeline
 from robustfl.errors import RobustflError, UsageError
+from robustfl.reports.benchmark.data import measured
 from robustfl.reports.benchmark.study import Study, Tried, about, read_study, study_of
 from robustfl.reports.benchmark.study_page import study_page
 from robustfl.reports.loading import board_of
+from robustfl.reports.published import publish_described
 from robustfl.reports.store import Store
 from robustfl.scenarios import RunOptions, Scenario
 from robustfl.scenarios.bench import (
@@ -35,6 +38,7 @@ from robustfl.scenarios.bench import (
 from robustfl.scenarios.expand import expand
 from robustfl.scenarios.grid import run_grid
 from robustfl.scenarios.protocol import Tier, protocol, protocol_of, scenario_to_run
+from robustfl.scenarios.protocol_check import apart_from_protocol
 
 BOARDS = Path(__file__).parents[2] / "boards"
 RULES = protocol()
@@ -248,6 +252,37 @@ def test_for_whom_nothing_could_be_chosen_is_told_before_the_final_cells(tmp_pat
         "have the first configuration: on statistics, foolsgold"
     )
     assert all(one.undecided for one in found.searches.values())
+
+
+def test_rows_that_are_not_told_from_the_first_run_more_seeds(tmp_path: Path, tiny: Tier) -> None:
+    """Under eight seeds the mean is far behind under foe; the median and the trimmed mean are alike."""
+    tier, notes = replace(tiny, near=10), []
+    settings = [s for s in SMALL if not s.startswith("seed")] + ["rounds=12"]
+
+    def run(scenario: Scenario, **more: Any) -> Any:
+        return run_grid(scenario, RunOptions(jobs=0), out=tmp_path, **more)
+
+    wanted = [f"{rule}/gn" for rule in ("mean", "median", "trimmed-mean")]
+    found = bench(tier, run, wanted=wanted, settings=settings, out=tmp_path, on_note=notes.append)
+    store = Store(found.results.folder)
+    records = [r for r in store.load().results if r.key in found.results.keys]
+    seeds = {rule: {r.labels["seed"] for r in records if r.labels["defense"] == rule} for rule in ("mean", "median")}
+    assert seeds == {"mean": {*range(8)}, "median": {*range(10)}}
+    assert notes == ["2 of 3 rows are not told from the first and run 2 more seeds"]
+    made = publish_described(records, store.description(), name="d")
+    facts = (made.protocol or {})["benchmark"]
+    assert facts["near"] == ["median · gn · dsgd", "trimmed-mean · gn · dsgd"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("robustfl.scenarios.protocol_check.protocol_of", lambda _: replace(FEW, tiers={"d": tier}))
+        assert apart_from_protocol(made) == []
+        fewer = [r for r in records if (r.labels["defense"], r.labels["seed"]) != ("median", 9)]
+        lacking = publish_described(fewer, {**store.description(), "scenario": None}, name="d")
+        assert "it lacks" in apart_from_protocol(lacking)[0]
+        forgotten = replace(made, protocol={**(made.protocol or {}), "benchmark": {**facts, "near": []}})
+        assert "it has what the tier does not" in apart_from_protocol(forgotten)[0]
+    shown = measured(made, records)
+    assert [row.worst.exact for row in shown.rows] == [True, True, True]
+    assert "8/10" in shown.rows[-1].worst.text()
 
 
 def test_a_search_that_diverged_everywhere_under_some_attack_decides_nothing() -> None:
