@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from robustfl.errors import DataMissing, UsageError
+from robustfl.errors import DataMissing
 from robustfl.records import CellResult
 from robustfl.reports.reproduction import Entry, Evidence, Item, Paper, Run, Scale, find_items, judge
 from robustfl.reports.reproduction.protocols import SCALES, ScaleName
@@ -27,13 +27,6 @@ REFERENCE_SECONDS = 0.55
 """What ``pace`` measures on the machine whose seconds the protocols state."""
 Keys = Mapping[Cell, Sequence[str]]
 """The cells of a scenario that are not refused with the keys each may have, that of the data here first."""
-
-
-def scale_of(text: str) -> ScaleName:
-    """The scale that a text names. Raises ``UsageError``."""
-    if text not in SCALES:
-        raise UsageError(f"scale={text!r} must be {' or '.join(map(repr, SCALES))}")
-    return text
 
 
 def scenario_of(run: Run) -> Scenario:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustfl import __version__
-from robustfl.cli.options import DATA_ROOT, DEVICE, FORMAT, JOBS, PATH, STORES, THREADS, Command
+from robustfl.cli.options import DATA_ROOT, DEVICE, FORMAT, JOBS, PATH, STORES, THREADS, Command, Word
 from robustfl.cli.printing import as_json, console, say, seconds, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
@@ -27,7 +27,8 @@ processor or another order of sums rounds away. Two commits differ by up to 1.6 
 
 @click.command(cls=Command, short_help="Measure the papers' tables and figures again; write claim beside measurement.")
 @click.argument("target", required=False, metavar="[PAPER[/TABLE]]")
-@click.option("--scale", default="reduced", show_default=True, metavar="paper|reduced", help="The protocol's size.")
+@click.option("--scale", type=Word(("paper", "reduced")), default="reduced", show_default=True, metavar="paper|reduced",
+              help="The protocol's size.")  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Print every table and figure with its state and time left.")
 @click.option("--run/--no-run", default=True, show_default=True, help="Run what is missing before writing the page.")
 @STORES
@@ -40,7 +41,7 @@ processor or another order of sums rounds away. Two commits differ by up to 1.6 
 @DATA_ROOT
 @FORMAT
 def reproduce(
-    target: str | None, *, scale: str, listing: bool, run: bool, out: str, report: Path, boards: tuple[Path, ...],
+    target: str | None, *, scale: Any, listing: bool, run: bool, out: str, report: Path, boards: tuple[Path, ...],
     board: Path | None, form: str, **how: Any,
 ) -> int:  # fmt: skip
     """Hold what a paper claims beside what robustfl measures: fbn, wsm, fedrbn, hbn, fedtan, or one TABLE of them.
@@ -52,24 +53,24 @@ def reproduce(
     from robustfl.reports.published import sound_board
     from robustfl.reports.reproduction import Page, find_items
     from robustfl.reports.reproduction.page import write_page
-    from robustfl.scenarios.reproduce import entry, run_missing, scale_of
+    from robustfl.scenarios.reproduce import entry, run_missing
 
-    chosen, size = find_items(target), scale_of(scale)
+    chosen = find_items(target)
     if listing:
-        return _list(chosen, size, out=out, root=how["root"], form=form)
+        return _list(chosen, scale, out=out, root=how["root"], form=form)
     _check(target, run=run, boards=boards, board=board)
     options = options_of(**how)
     failed = False
     runner = partial(run_shown, options=options, out=out, quiet=form == "json")
     if run and not boards:
         for paper, item in chosen:
-            at = item.at(size)
+            at = item.at(scale)
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
                 failed |= run_missing(at, runner, on_note=options.on_note, out=out, root=options.root)
     given = {path: list(sound_board(path).records()) for path in boards}
     records = [r for found in given.values() for r in found] if boards else None
-    entries = tuple(entry(p, item, size, out=out, root=options.root, records=records) for p, item in chosen)
+    entries = tuple(entry(p, item, scale, out=out, root=options.root, records=records) for p, item in chosen)
     _say_unused(given, {key for e in entries for key in e.evidence.records}, target)
     page = with_figures(Page(entries, __version__), report)
     files = [*write_page(page, report), *(report / name for entry in page.entries for name in entry.figures)]
