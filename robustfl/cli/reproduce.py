@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,19 +103,27 @@ def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Pa
 
 
 def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:
-    from robustfl.scenarios.reproduce import listed
+    from robustfl.reports.reproduction import Entry
+    from robustfl.scenarios.reproduce import gather, pace
 
-    found = listed(chosen, scale, out=out, root=root)
+    found = [Entry(paper, item, scale, gather(item.at(scale), out=out, root=root), ()) for paper, item in chosen]
+    lacking = list(dict.fromkeys(e.evidence.lacking for e in found if e.evidence.lacking))
+    slower = pace()
+    facts: list[dict[str, Any]] = [
+        {"name": e.name, "title": e.item.title, "scale": scale, "cells": len(e.evidence.planned),
+         "done": len(e.evidence.ran), "seconds": e.seconds_left(slower),
+         "statements": len(e.item.statements_at(scale)), "words": e.evidence.lacking or e.needs}
+        for e in found
+    ]  # fmt: skip
     if form == "json":
-        facts = [asdict(replace(line, words=line.lacking or line.words)) for line in found]
-        as_json([{name: value for name, value in each.items() if name != "lacking"} for each in facts])
+        as_json(facts)
         return 0
-    lacking = list(dict.fromkeys(line.lacking for line in found if line.lacking))
     rows = [
-        [line.name, line.title, line.statements or "–", f"{line.done} of {line.cells}" if line.cells else "–",
-         "–" if line.seconds is None else seconds(line.seconds) if line.seconds else "none",
-         f"data, see ({lacking.index(line.lacking) + 1})" if line.lacking else line.words]
-        for line in found
+        [line["name"], line["title"], line["statements"] or "–",
+         f"{line['done']} of {line['cells']}" if line["cells"] else "–",
+         "–" if line["seconds"] is None else seconds(line["seconds"]) if line["seconds"] else "none",
+         f"data, see ({lacking.index(line['words']) + 1})" if line["words"] in lacking else line["words"]]
+        for line in facts
     ]  # fmt: skip
     head = ["table or figure", "what it shows", "claims", "cells run", "time left", "needs"]
     console().print(table(head, rows, title=f"Scale {scale!r}; times for one worker on this machine"))
