@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from robustfl.errors import DataMissing, UsageError
+from robustfl.errors import DataMissing
 from robustfl.records import CellResult
 from robustfl.reports.reproduction import Entry, Evidence, Item, Paper, Run, Scale, find_items, judge
 from robustfl.reports.reproduction.protocols import SCALES, ScaleName
@@ -23,17 +22,8 @@ from .grid import Results
 from .plan import ResolvedCell
 from .spec import Scenario
 
-REFERENCE_SECONDS = 0.55
-"""What ``pace`` measures on the machine whose seconds the protocols state."""
 Keys = Mapping[Cell, Sequence[str]]
 """The cells of a scenario that are not refused with the keys each may have, that of the data here first."""
-
-
-def scale_of(text: str) -> ScaleName:
-    """The scale that a text names. Raises ``UsageError``."""
-    if text not in SCALES:
-        raise UsageError(f"scale={text!r} must be {' or '.join(map(repr, SCALES))}")
-    return text
 
 
 def scenario_of(run: Run) -> Scenario:
@@ -46,13 +36,12 @@ def entry(
     out: str | Path = "runs", root: str | Path | None = None, records: Iterable[CellResult] | None = None,
 ) -> Entry:  # fmt: skip
     """The measured part of a table or figure, judged; from the stores under ``out`` or from ``records``."""
-    chosen = item.at(scale)
-    evidence = Evidence() if chosen is None else gather(chosen, out=out, root=root, records=records)
+    evidence = gather(item.at(scale), out=out, root=root, records=records)
     return Entry(paper, item, scale, evidence, judge(item.statements_at(scale), evidence, paper.compute))
 
 
 def gather(
-    scale: Scale, *,
+    scale: Scale | None, *,
     out: str | Path = "runs", root: str | Path | None = None, records: Iterable[CellResult] | None = None,
 ) -> Evidence:  # fmt: skip
     """The cells of a protocol with their records, those of its own store or of the stores beside it.
@@ -62,7 +51,7 @@ def gather(
     """
     given = None if records is None else list(records)
     planned, found, stale, lacking = list[Planned](), dict[str, CellResult](), set[str](), ""
-    for run in scale.runs:
+    for run in scale.runs if scale is not None else ():
         scenario = scenario_of(run)
         own = Store(Path(out) / scenario.name)
         stored = given if given is not None else list(own.load().results)
@@ -142,53 +131,11 @@ def run_missing(
     return failed
 
 
-@dataclass(frozen=True)
-class Listed:
-    """One line of ``reproduce --list``: ``words`` says what it needs, ``lacking`` which data are not here."""
-
-    name: str
-    title: str
-    scale: ScaleName
-    cells: int
-    done: int
-    seconds: float | None
-    statements: int
-    words: str
-    lacking: str = ""
-
-
-def listed(
-    chosen: Sequence[tuple[Paper, Item]], scale: ScaleName, *, out: str | Path = "runs", root: str | Path | None = None
-) -> list[Listed]:
-    """Every table and figure with its state, and the time that is left on this machine with one worker."""
-    ratio, found = pace() / REFERENCE_SECONDS, list[Listed]()
-    for paper, item in chosen:
-        at, statements = item.at(scale), item.statements_at(scale)
-        evidence = Evidence() if at is None else gather(at, out=out, root=root)
-        cells, done = len(evidence.planned), len(evidence.ran)
-        if at is None:
-            computed = any(s.compute for s in statements)
-            seconds = 0.0 if computed else None
-            words = item.missing or ("computed, nothing to run" if computed else _only_elsewhere(item, scale))
-        else:
-            seconds = (cells - done) * at.seconds * ratio if at.seconds or done == cells else None
-            words = at.needs
-        name = f"{paper.name}/{item.id}"
-        found.append(Listed(name, item.title, scale, cells, done, seconds, len(statements), words, evidence.lacking))
-    return found
-
-
-def _only_elsewhere(item: Item, scale: ScaleName) -> str:
-    """Why a table or figure without a protocol at this scale has none."""
-    for name in SCALES:
-        other = item.at(name)
-        if other is not None:
-            return f"only at the {name} scale" + (f": {other.needs}" if other.needs else "")
-    return f"no {scale} protocol"
-
-
 def pace() -> float:
-    """Seconds of a fixed piece of work on one thread here, to scale the protocols' times with: the least of three."""
+    """How much slower this machine is, on one thread, than that whose seconds the protocols state: the least of three.
+
+    There the piece of work takes 0.55 seconds.
+    """
     generator = torch.Generator().manual_seed(0)
     images = torch.randn((64, 16, 32, 32), generator=generator)
     kernel = torch.randn((32, 16, 3, 3), generator=generator, requires_grad=True)
@@ -198,4 +145,4 @@ def pace() -> float:
 
     with standard_settings():
         torch.set_num_threads(1)
-        return min(timeit.repeat(work, number=20, repeat=3))
+        return min(timeit.repeat(work, number=20, repeat=3)) / 0.55

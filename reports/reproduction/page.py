@@ -65,6 +65,26 @@ class Entry:
         return f"Reduced: {scale.reduced}" + (f" Why the claim should survive it: {scale.why}" if scale.why else "")
 
     @property
+    def needs(self) -> str:
+        """What a run of it needs, or why there is none."""
+        scale = self.item.at(self.scale)
+        if scale is not None or self.item.missing:
+            return self.item.missing if scale is None else scale.needs
+        if any(s.compute for s in self.item.statements_at(self.scale)):
+            return "computed, nothing to run"
+        for name in SCALES:
+            if (other := self.item.at(name)) is not None:
+                return f"only at the {name} scale" + (f": {other.needs}" if other.needs else "")
+        return f"no {self.scale} protocol"
+
+    def seconds_left(self, pace: float) -> float | None:
+        """What is left to compute with one worker on a machine that is ``pace`` times as slow as the reference."""
+        scale, left = self.item.at(self.scale), len(self.evidence.planned) - len(self.evidence.ran)
+        if scale is None:
+            return 0.0 if any(s.compute for s in self.item.statements_at(self.scale)) else None
+        return left * scale.seconds * pace if scale.seconds or not left else None
+
+    @property
     def state(self) -> str:
         """The share of it that has run, and its cost."""
         scale, evidence = self.item.at(self.scale), self.evidence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustfl import __version__
-from robustfl.cli.options import DATA_ROOT, DEVICE, FORMAT, JOBS, PATH, STORES, THREADS, Command
+from robustfl.cli.options import DATA_ROOT, DEVICE, FORMAT, JOBS, PATH, STORES, THREADS, Command, Word
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
@@ -27,7 +27,8 @@ processor or another order of sums rounds away. Two commits differ by up to 1.6 
 
 @click.command(cls=Command, short_help="Measure the papers' tables and figures again; write claim beside measurement.")
 @click.argument("target", required=False, metavar="[PAPER[/TABLE]]")
-@click.option("--scale", default="reduced", show_default=True, metavar="paper|reduced", help="The protocol's size.")
+@click.option("--scale", type=Word(("paper", "reduced")), default="reduced", show_default=True, metavar="paper|reduced",
+              help="The protocol's size.")  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Print every table and figure with its state and time left.")
 @click.option("--run/--no-run", default=True, show_default=True, help="Run what is missing before writing the page.")
 @STORES
@@ -40,7 +41,7 @@ processor or another order of sums rounds away. Two commits differ by up to 1.6 
 @DATA_ROOT
 @FORMAT
 def reproduce(
-    target: str | None, *, scale: str, listing: bool, run: bool, out: str, report: Path, boards: tuple[Path, ...],
+    target: str | None, *, scale: Any, listing: bool, run: bool, out: str, report: Path, boards: tuple[Path, ...],
     board: Path | None, form: str, **how: Any,
 ) -> int:  # fmt: skip
     """Hold what a paper claims beside what robustfl measures: fbn, wsm, fedrbn, hbn, fedtan, or one TABLE of them.
@@ -52,24 +53,24 @@ def reproduce(
     from robustfl.reports.published import sound_board
     from robustfl.reports.reproduction import Page, find_items
     from robustfl.reports.reproduction.page import write_page
-    from robustfl.scenarios.reproduce import entry, run_missing, scale_of
+    from robustfl.scenarios.reproduce import entry, run_missing
 
-    chosen, size = find_items(target), scale_of(scale)
+    chosen = find_items(target)
     if listing:
-        return _list(chosen, size, out=out, root=how["root"], form=form)
+        return _list(chosen, scale, out=out, root=how["root"], form=form)
     _check(target, run=run, boards=boards, board=board)
     options = options_of(**how)
     failed = False
     runner = partial(run_shown, options=options, out=out, quiet=form == "json")
     if run and not boards:
         for paper, item in chosen:
-            at = item.at(size)
+            at = item.at(scale)
             if at is not None:
                 say(f"{paper.name}/{item.id}: {item.title}", err=True)
                 failed |= run_missing(at, runner, on_note=options.on_note, out=out, root=options.root)
     given = {path: list(sound_board(path).records()) for path in boards}
     records = [r for found in given.values() for r in found] if boards else None
-    entries = tuple(entry(p, item, size, out=out, root=options.root, records=records) for p, item in chosen)
+    entries = tuple(entry(p, item, scale, out=out, root=options.root, records=records) for p, item in chosen)
     _say_unused(given, {key for e in entries for key in e.evidence.records}, target)
     page = with_figures(Page(entries, __version__), report)
     files = [*write_page(page, report), *(report / name for entry in page.entries for name in entry.figures)]
@@ -102,20 +103,28 @@ def _check(target: str | None, *, run: bool, boards: tuple[Path, ...], board: Pa
 
 
 def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str | None, form: str) -> int:
+    from robustfl.reports.reproduction import Entry
     from robustfl.scenarios.progress import duration
-    from robustfl.scenarios.reproduce import listed
+    from robustfl.scenarios.reproduce import gather, pace
 
-    found = listed(chosen, scale, out=out, root=root)
+    found = [Entry(paper, item, scale, gather(item.at(scale), out=out, root=root), ()) for paper, item in chosen]
+    lacking = list(dict.fromkeys(e.evidence.lacking for e in found if e.evidence.lacking))
+    slower = pace()
+    facts: list[dict[str, Any]] = [
+        {"name": e.name, "title": e.item.title, "scale": scale, "cells": len(e.evidence.planned),
+         "done": len(e.evidence.ran), "seconds": e.seconds_left(slower),
+         "statements": len(e.item.statements_at(scale)), "words": e.evidence.lacking or e.needs}
+        for e in found
+    ]  # fmt: skip
     if form == "json":
-        facts = [asdict(replace(line, words=line.lacking or line.words)) for line in found]
-        as_json([{name: value for name, value in each.items() if name != "lacking"} for each in facts])
+        as_json(facts)
         return 0
-    lacking = list(dict.fromkeys(line.lacking for line in found if line.lacking))
     rows = [
-        [line.name, line.title, line.statements or "–", f"{line.done} of {line.cells}" if line.cells else "–",
-         "–" if line.seconds is None else duration(line.seconds) if line.seconds else "none",
-         f"data, see ({lacking.index(line.lacking) + 1})" if line.lacking else line.words]
-        for line in found
+        [line["name"], line["title"], line["statements"] or "–",
+         f"{line['done']} of {line['cells']}" if line["cells"] else "–",
+         "–" if line["seconds"] is None else duration(line["seconds"]) if line["seconds"] else "none",
+         f"data, see ({lacking.index(line['words']) + 1})" if line["words"] in lacking else line["words"]]
+        for line in facts
     ]  # fmt: skip
     head = ["table or figure", "what it shows", "claims", "cells run", "time left", "needs"]
     console().print(table(head, rows, title=f"Scale {scale!r}; times for one worker on this machine"))

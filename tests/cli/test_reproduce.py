@@ -61,7 +61,7 @@ def test_missing_data_leave_a_page_that_says_where_to_put_them(tmp_path: Path) -
         (["fedtam"], "no paper 'fedtam'; did you mean 'fedtan'"),
         (["fedtan/table33"], "fedtan has no table or figure 'table33'; did you mean"),
         ([], "name a paper or a table"),
-        (["fedtan", "--scale", "small"], "scale='small' must be 'paper' or 'reduced'"),
+        (["fedtan", "--scale", "small"], "'small' is none of paper, reduced"),
     ],
 )
 def test_wrong_targets_exit_with_the_nearest_right_one(

@@ -40,7 +40,7 @@ from robustfl.reproductions.drawings import Plot, apart, drawings
 from robustfl.reproductions.fbn import clusters
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import expand, fingerprints, key_of, labels, refusal, resolve
-from robustfl.scenarios.reproduce import entry, gather, listed, run_missing, scenario_of
+from robustfl.scenarios.reproduce import entry, gather, run_missing, scenario_of
 from robustfl.scenarios.spec import Scenario
 
 AHEAD = Statement(id="ahead", says="a is ahead of b", left={"norm": "a"}, right={"norm": "b"}, at_least=5.0)
@@ -586,8 +586,11 @@ def test_a_board_keeps_the_forgetting_that_statements_read() -> None:
 
 
 def test_the_list_says_what_a_table_without_a_reduced_protocol_needs() -> None:
-    words = {x.name: x.words for x in listed(find_items("fedtan"), "reduced", out="nowhere")}
-    assert words["fedtan/figure13"] == "only at the paper scale: a GPU and DomainNet's ten classes"
+    ((one, item),) = find_items("fedtan/figure13")
+    assert (
+        Entry(one, item, "reduced", Evidence(), ()).needs
+        == "only at the paper scale: a GPU and DomainNet's ten classes"
+    )
 
 
 # --- stored cells of something else -----------------------------------------------------------------------------------
