@@ -165,18 +165,15 @@ def _partition(cell: Cell, m: Methods, arrays: Arrays) -> Split:
     )
     byzantine = sorted(cell.settings.byzantine()) if cell.owners < cell.clients else []
     owners = [k for k in range(cell.clients) if k not in byzantine]
-    apart = {k: _held_out(cell, k, indices) for k, indices in zip(owners, whole, strict=True)}
+    apart = {
+        k: train_validation(indices, cell.validation, numpy_stream(cell.seed, "validation", k))
+        if cell.validation and len(indices) else (indices, indices[:0])
+        for k, indices in zip(owners, whole, strict=True)
+    }  # fmt: skip
     # Who copies an owner copies what it trains on, and nothing of what it holds out.
     apart |= {k: apart[owners[i % len(owners)]] for i, k in enumerate(byzantine)}
     train, validation = zip(*(apart[k] for k in range(cell.clients)), strict=True)
     return Split(list(train), list(validation), [], ())
-
-
-def _held_out(cell: Cell, k: int, indices: Indices) -> tuple[Indices, Indices]:
-    """What client ``k`` trains on, and what it keeps for its own accuracy."""
-    if not cell.validation or not len(indices):
-        return indices, indices[:0]
-    return train_validation(indices, cell.validation, numpy_stream(cell.seed, "validation", k))
 
 
 def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> Split:

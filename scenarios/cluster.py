@@ -11,7 +11,6 @@ import hashlib
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Any
 
 import torch
@@ -38,7 +36,6 @@ from .run_options import RunOptions
 from .worker_pool import Died, run_in_workers
 
 CONNECT_SECONDS = 10
-LONELY_SECONDS = 20.0
 _one_at_a_time = threading.Lock()
 
 
@@ -117,42 +114,25 @@ def run_remotely(client: Any, work: Sequence[RemoteCell], note: Callable[[str], 
 
     Raises ``ClusterError`` when the scheduler is lost, and what workers found wrong with the whole grid.
     """
+    from distributed import as_completed
+
     # Grids that send the same cell in the same way share its computation.
     digests = [hashlib.sha256(repr(item).encode()).hexdigest()[:12] for item in work]
     items = {f"robustfl-{one.resolved.key}-{digest}": one for one, digest in zip(work, digests, strict=True)}
     futures = [client.submit(execute, item, key=key, pure=False) for key, item in items.items()]
-    arrived: Queue[Any] = Queue()
-
-    for future in futures:
-        future.add_done_callback(arrived.put)
-    left, lonely = len(futures), time.monotonic() + LONELY_SECONDS
     try:
-        while left:
-            try:
-                future = arrived.get(timeout=0.5)
-            except Empty:
-                _check_scheduler(client)
-                if lonely and time.monotonic() > lonely and not client.ncores():
-                    note("The scheduler has no workers yet; cells run as soon as it has.")
-                    lonely = 0.0
-                continue
-            if future.status not in ("finished", "error"):
-                raise ClusterError(_lost(client))
-            left -= 1
+        if not client.ncores():
+            note("The scheduler has no workers yet; cells run as soon as it has.")
+        for future in as_completed(futures, loop=client.loop):  # type: ignore[no-untyped-call]
             yield _outcome(client, future, items[future.key])
     finally:
         if client.status == "running":
             client.cancel(futures, force=True)
 
 
-def _check_scheduler(client: Any) -> None:
-    if client.status != "running":
-        raise ClusterError(_lost(client))
-
-
-def _lost(client: Any) -> str:
+def _lost(client: Any) -> ClusterError:
     address = client.scheduler.address if client.scheduler else "this address"
-    return (
+    return ClusterError(
         f"the scheduler at {address} is gone; start it and its workers again: finished cells are kept, and "
         "the same command does the rest"
     )
@@ -167,22 +147,20 @@ def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
         if isinstance(error, KilledWorker):
             return item.resolved.failed(f"every worker that tried this cell died (out of memory?): {error}")
         raise ClusterError(f"a worker could not take a cell: {type(error).__name__}: {error}")
-    result = _fetched(client, future)
-    if isinstance(result, RobustflError):
-        raise result
-    return CellResult.model_validate_json(result)
-
-
-def _fetched(client: Any, future: Any) -> Any:
-    """A cell's result; where its worker died before it was fetched, another one computes the cell anew."""
-    while True:
+    while client.status == "running" and future.status != "cancelled":
         try:
-            return future.result(timeout=5)
-        except TimeoutError:
-            _check_scheduler(client)
+            result = future.result(timeout=5)
+        except TimeoutError:  # its worker died before it was fetched: another one computes the cell anew
+            continue
         except Exception as error:
-            _check_scheduler(client)
-            raise ClusterError(f"a worker's result could not be fetched: {type(error).__name__}: {error}") from None
+            if client.status == "running":
+                words = f"a worker's result could not be fetched: {type(error).__name__}: {error}"
+                raise ClusterError(words) from None
+            break
+        if isinstance(result, RobustflError):
+            raise result
+        return CellResult.model_validate_json(result)
+    raise _lost(client)
 
 
 # --- on a worker -----------------------------------------------------------------------------------------------------

@@ -55,7 +55,10 @@ def model_path(folder: str | Path, key: str) -> Path:
 def keep_model(folder: str | Path, key: str, built: Built, evaluator: Evaluator, state: State) -> dict[str, Any]:
     """Write the model as it was tested; returns what the record says of the file. Raises ``StoreError``."""
     with evaluator.as_tested(state) as at:
-        arrays = _arrays(built.experiment.model, at.personal if evaluator.personal else None)
+        named = _named(built.experiment.model)
+        if evaluator.personal and at.personal is not None:
+            named |= dict(zip(_OWN, (at.personal.parameters, at.personal.statistics), strict=True))
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in named.items()}
     note = {
         "format": FORMAT, "key": key, "shape": list(built.test.x.permute(0, 3, 1, 2).shape[1:]),
         "classes": built.experiment.classes, "branch": evaluator.branch, "users": evaluator.users,
@@ -169,15 +172,8 @@ def _cell(record: CellResult) -> Cell:
 
 
 def _named(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _arrays(model: nn.Module, personal: Personal | None) -> Arrays:
     """Parameters and buffers by name, those that no checkpoint of torch would hold included."""
-    named = _named(model)
-    if personal is not None:
-        named |= dict(zip(_OWN, (personal.parameters, personal.statistics), strict=True))
-    return {name: tensor.detach().cpu().numpy() for name, tensor in named.items()}
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:

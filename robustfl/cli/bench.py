@@ -192,7 +192,7 @@ def _from_board(tier: str, source: Path, page: Path | None, form: str) -> int:
     words = _unknown_version(facts)
     if words:
         raise UsageError(f"{source}: {words}")
-    found = _measured(read, _held(source, read))
+    found = _followed(source, read)
     written = [] if page is None else _write_site([(found, source)], page)[:1]
     _print(found.board, written, form)
     return 0
@@ -215,7 +215,7 @@ def _beat(
         raise UsageError(f"bench {BEAT} needs a row, --from BOARD and --attack ATTACK")
     read = sound_board(sources[0])
     contestant, scenario = challenge(read, row, attacks, scope=scope, plugins=plugins)
-    before = _measured(read, _held(sources[0], read))
+    before = _followed(sources[0], read)
     results = run(scenario)
     records = [r for r in Store(results.folder).load().results if r.key in results.keys]
     without = [r for r in records if r.status not in ("done", "diverged")]
@@ -273,7 +273,7 @@ def _read(source: Path) -> Measured | str:
     words = _unknown_version(facts)
     if words:
         return f"{source.name}, tier {facts.get('tier')}: {words}"
-    return _measured(read, _held(source, read))
+    return _followed(source, read)
 
 
 def _facts(read: Published) -> Mapping[str, Any]:
@@ -292,15 +292,14 @@ def _unknown_version(facts: Mapping[str, Any]) -> str:
     return ""
 
 
-def _held(source: Path, read: Published) -> Sequence[CellResult]:
-    """The records of a board. Raises ``UsageError`` for one that does not follow the protocol it names."""
+def _followed(source: Path, read: Published) -> Measured:
+    """What a board measured. Raises ``UsageError`` for one that does not follow the protocol it names."""
     from robustfl.scenarios.protocol_check import apart_from_protocol
 
     records = read.records()
-    apart = apart_from_protocol(read, records)
-    if apart:
+    if apart := apart_from_protocol(read, records):
         raise UsageError(f"{source}: it does not follow its protocol: {apart[0]}")
-    return records
+    return _measured(read, records)
 
 
 def _measured(read: Published, records: Sequence[CellResult]) -> Measured:

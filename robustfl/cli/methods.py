@@ -59,6 +59,7 @@ def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
     found = [facts_of(e) for e in everything if e.name == name]
     if not found:
         from robustfl.autobyz import NAME, named
+        from robustfl.defenses.pipeline import split_spec
         from robustfl.scenarios import preset_names
 
         if name in preset_names():
@@ -67,7 +68,7 @@ def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
         if ensemble is not None:
             return _show_ensemble(ensemble, form)
         known = [e.name for e in everything] + preset_names() + [NAME]
-        for part in _names_in(name):
+        for part in (part.partition("(")[0].strip() for part in split_spec(name)):  # such as ``nnm+foe(eta=2)``
             found += [facts_of(e) for e in everything if e.name == part]
             if part not in known:
                 raise UsageError(f"no method or preset {part!r}; {closest(part, known)}")
@@ -77,13 +78,6 @@ def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
     for facts in found:
         _print(facts)
     return 0
-
-
-def _names_in(spec: str) -> list[str]:
-    """The methods that a spec such as ``nnm+foe(eta=2)`` names, without their parameters."""
-    from robustfl.defenses.pipeline import split_spec
-
-    return [part.partition("(")[0].strip() for part in split_spec(spec)]
 
 
 def _print(facts: Any) -> None:

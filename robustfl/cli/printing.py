@@ -40,18 +40,15 @@ def console(*, err: bool = False) -> Console:
     file = sys.stderr if err else _output()
     made = _Console(file=file, highlight=False)
     if not made.is_terminal:
-        made = _Console(file=file, highlight=False, width=_piped_width(), no_color=True)
+        columns = os.environ.get("COLUMNS", "")
+        given = columns.isascii() and columns.isdigit() and 0 < int(columns) < 100_000
+        made = _Console(file=file, highlight=False, width=int(columns) if given else 160, no_color=True)
     return made
 
 
 def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     """Print one text, whatever it holds, to standard output or standard error."""
     click.echo(shown(str(text)), file=sys.stderr if err else _output(), nl=nl)
-
-
-def _piped_width() -> int:
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isascii() and columns.isdigit() and 0 < int(columns) < 100_000 else 160
 
 
 def as_json(value: Any) -> None:

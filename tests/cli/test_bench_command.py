@@ -182,8 +182,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[tu
         return SimpleNamespace(protocol=known, model_copy=lambda update: None)
 
     monkeypatch.setattr("robustfl.reports.published.sound_board", read)
-    monkeypatch.setattr(command, "_held", lambda source, read: found.append((source,)))
-    monkeypatch.setattr(command, "_measured", lambda read, records: Found())
+    monkeypatch.setattr(command, "_followed", lambda source, read: found.append((source,)) or Found())
     monkeypatch.setattr(command, "_write_site", write)
     monkeypatch.setattr(command, "print_board", lambda made, form, full: None)
     with parallel_config(backend="sequential"):

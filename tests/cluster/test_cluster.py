@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_plugin import attack_plugin
 
 from robustfl import registry
 from robustfl.errors import ClusterError, UsageError
@@ -29,22 +30,17 @@ CELL = {
     "attack": ["none", "mine"], "defense": ["mean", "median"], "model": "mlp(hidden=(8,))", "f": 1, "clients": 5,
     "batch": 8, "rounds": 4, "evasions": ["pgd(eps=0.1, steps=2)"], "seed": [0, 1, 2],
 }  # fmt: skip
-PLUGIN = '''
-import os
-from dataclasses import dataclass
-from robustfl.contracts import Attack
-from robustfl.registry import register
-
-@register("mine", version=1)
-@dataclass(frozen=True)
-class Mine(Attack):
-    """Send the negative mean; kill the worker where a test wants it."""
-    def forge(self, view, *, generator):
+KILLS = """
         if view.round == 2 and os.path.exists({trap!r}):
             with open(f"/proc/{{os.getppid()}}/stat") as supervisor:
                 os.kill(int(supervisor.read().split()[3]), 9)
         return -{factor} * view.honest.mean(0).expand(view.f, -1)
-'''
+"""
+"""An attack that sends the negative mean, and kills the worker where a test wants it."""
+
+
+def plugin(*, factor: int = 1, trap: str = "") -> str:
+    return attack_plugin("mine", KILLS.strip().format(factor=factor, trap=trap))
 
 
 class Cluster:
@@ -98,7 +94,7 @@ def machines(tmp_path: Path) -> Iterator[Cluster]:
 
 def written(folder: Path, *, factor: int = 1, **cell: Any) -> Path:
     """The scenario and its plug-in as files."""
-    (folder / "mine.py").write_text(PLUGIN.format(factor=factor, trap=str(folder / "trap")))
+    (folder / "mine.py").write_text(plugin(factor=factor, trap=str(folder / "trap")))
     lines = [f"{k} = {json.dumps(v)}" for k, v in {**CELL, **cell}.items()]
     (folder / "far.toml").write_text('name = "far"\nplugins = ["mine.py"]\n[cell]\n' + "\n".join(lines))
     return folder / "far.toml"
@@ -221,7 +217,7 @@ def test_a_worker_that_differs_is_refused_with_both_versions_named(changed: dict
 @pytest.mark.usefixtures("on_a_worker", "clean_registry")
 def test_plug_ins_are_in_the_way_of_no_other_cell() -> None:
     """A file, a script's class of the same name, and a file that ends its process, on one worker."""
-    content = PLUGIN.format(factor=1, trap="")
+    content = plugin()
     exec(content, {"__name__": "__main__"})
     sent = registry.pack(registry.guests())
     del registry._entries["attack"]["mine"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 
-def attack_plugin(name: str) -> str:
-    """A file with one attack, which sends honest rows."""
+def attack_plugin(name: str, body: str = "return view.honest[: view.f]") -> str:
+    """A file with one attack, which does what ``body`` says; by default it sends honest rows."""
     return f'''
 from dataclasses import dataclass
+import os
+import torch
 from robustfl.contracts import Attack
 from robustfl.registry import register
 
@@ -15,5 +17,5 @@ from robustfl.registry import register
 class Plugin(Attack):
     """A plug-in."""
     def forge(self, view, *, generator):
-        return view.honest[: view.f]
+        {body}
 '''

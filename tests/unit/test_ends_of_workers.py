@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_grid import CELL, PLUGIN
+from fake_plugin import attack_plugin
+from test_grid import CELL
 
 from robustfl import registry, tempdirs
 from robustfl.contracts import Attack
@@ -51,7 +52,7 @@ ENDS = {
 
 def test_whatever_ends_a_cell_the_others_go_on(tmp_path: Path) -> None:
     bodies = {name: body for name, (body, _) in ENDS.items()} | {"stays": STAYS}
-    text = "".join(PLUGIN.format(name=name, body=body) for name, body in bodies.items())
+    text = "".join(attack_plugin(name, body) for name, body in bodies.items())
     (tmp_path / "hostile.py").write_text(text, encoding="utf-8")
     chosen = Scenario.of({"name": "s", "cell": {**SMALL, "attack": [*bodies, "none"]}})
     chosen = chosen.model_copy(update={"plugins": (str(tmp_path / "hostile.py"),)})
@@ -93,7 +94,7 @@ def test_folders_that_no_living_process_owns_are_swept(tmp_path: Path, monkeypat
 def test_a_killed_grid_leaves_no_temporary_file(tmp_path: Path) -> None:
     """The whole process group is killed in the middle of a cell, so that nobody can clean up."""
     (tmp_path / "hostile.py").write_text(
-        PLUGIN.format(name="says", body="open('begun', 'w').close(); import time; time.sleep(600)"), encoding="utf-8"
+        attack_plugin("says", body="open('begun', 'w').close(); import time; time.sleep(600)"), encoding="utf-8"
     )
     place = {**os.environ, "TMPDIR": str(tmp_path)}
     call = [sys.executable, "-m", "robustfl", "grid", "--jobs", "2", "--plugin", "hostile.py", "--out", "runs",

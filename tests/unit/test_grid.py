@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_plugin import attack_plugin
 
 from robustfl import registry
 from robustfl.errors import StoreError, UsageError
@@ -31,19 +32,6 @@ CELL = {
     "attack": ["none", "alie"], "defense": ["mean", "nnm+median"], "norm": "fbn", "model": "mlp(hidden=(8,))",
     "f": 1, "clients": 5, "batch": 8, "rounds": 4, "evasions": ["pgd(eps=0.1, steps=2)"], "validation": 0.2,
 }  # fmt: skip
-PLUGIN = '''
-from dataclasses import dataclass
-import torch
-from robustfl.contracts import Attack
-from robustfl.registry import register
-
-@register("{name}", version=1)
-@dataclass(frozen=True)
-class Plugin(Attack):
-    """A plug-in."""
-    def forge(self, view, *, generator):
-        {body}
-'''
 
 
 def scenario(name: str = "tiny", **cell: Any) -> Scenario:
@@ -52,7 +40,7 @@ def scenario(name: str = "tiny", **cell: Any) -> Scenario:
 
 def with_plugin(folder: Path, name: str, body: str, **cell: Any) -> Scenario:
     """The scenario of ``cell`` with an attack of this name, from a file in the folder, that does this."""
-    (folder / f"{name}.py").write_text(PLUGIN.format(name=name, body=body))
+    (folder / f"{name}.py").write_text(attack_plugin(name, body))
     return scenario(**{"attack": name, "defense": "mean", **cell}).beside([folder / f"{name}.py"])
 
 
