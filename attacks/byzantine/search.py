@@ -121,7 +121,7 @@ def scales(honest: Tensor, origin: Tensor, step: Tensor) -> Scales:
     away = [float(torch.linalg.vector_norm(row - origin, dtype=torch.float64)) for row in honest]
     length = float(torch.linalg.vector_norm(origin, dtype=torch.float64))
     found = (math.sqrt(sum(a * a for a in away) / len(away)), length)
-    spread, length = (x / size if size > 0 and math.isfinite(x / size) and x > 0 else 1.0 for x in found)
+    spread, length = (x / size if size > 0 and 0 < x / size < math.inf else 1.0 for x in found)
     return Scales(spread, length)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 import robustfl
 from robustfl.attacks import forge_statistics, linear_search, supporters
 from robustfl.attacks.byzantine.poisonedfl import successes
+from robustfl.attacks.byzantine.search import Scales, scales
 from robustfl.attacks.byzantine.sight import forged_statistics
 from robustfl.contracts import Forged, Rehearsal, View
 from robustfl.errors import UsageError
@@ -182,6 +183,14 @@ def test_a_drift_follows_the_honest_spread_from_round_to_round() -> None:
         state = made.state
         assert 0.9 <= float((made.rows[0] - rows.mean(0)).norm()) / edge <= 1
     assert [n > 6 for n in counted] == [t % 4 == 0 for t in range(9)]
+
+
+def test_a_drift_goes_on_among_rows_too_long_for_a_scale() -> None:
+    """Messages of a run that is about to diverge: the length of a step is no float, and no row is a number of steps."""
+    X = torch.tensor([[1e30, 2e200], [3e30, 2e200], [2e30, 1e200]], dtype=torch.float64)
+    view = View(n=4, f=1, honest=X, aggregate=lambda stack: stack.mean(0))
+    assert scales(X, X.mean(0), torch.tensor([1.0, math.inf], dtype=torch.float64)) == Scales(1.0, 1.0)
+    assert robustfl.attack("opt-drift").forge(view, generator=stream(1)).rows.shape == (1, 2)
 
 
 @pytest.mark.parametrize("rule", ["mean", "trimmed-mean", "multi-krum"])
