@@ -322,7 +322,8 @@ def write_stream(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     A symbolic link stays one, and the file it leads to is written. Raises ``UsageError`` for a pipe or a device.
     """
-    refuse_file("file", path)
+    if not path.is_dir():  # which fails as a full disk does
+        refuse_file("file", path)
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:

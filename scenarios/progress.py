@@ -18,7 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from robustfl.records import CellResult
-from robustfl.reports.board import in_words
 
 from .plan import Plan
 from .run_options import WARNING
@@ -190,6 +189,8 @@ class GridProgress(AbstractContextManager["GridProgress", None]):
             self._console.print(Text(words), soft_wrap=True)
 
     def _words(self, labels: Mapping[str, Any]) -> str:
+        from robustfl.reports.board import in_words  # loads pandas
+
         return " · ".join(in_words(n, str(labels[n])) for n in self._axes if n in labels)
 
     def _due(self, seconds: float) -> bool:

@@ -83,7 +83,7 @@ def _images(trial: Trial) -> str | None:
 
 def _lacks(attack: Attack) -> str:
     view = view_of(attack)
-    names = (f.name for f in dataclasses.fields(view) if f.name not in ("channel", "round", "state", "shapes"))
+    names = (f.name for f in dataclasses.fields(view) if f.name not in ("channel", "round", "state", "tensors"))
     holds = ", ".join(name for name in names if getattr(view, name) is not None)
     return f"; with knowledge={attack.knowledge!r} the view holds {holds} only"
 

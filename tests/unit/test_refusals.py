@@ -161,7 +161,7 @@ CALLS = [
     (lambda: robustfl.grid("quickstart", jobs=1.5), "jobs=1.5 must be a whole number"),
     (lambda: robustfl.run(None), "not NoneType"),
     (lambda: robustfl.run({"device": "cuda"}), "no cell setting 'device'; it is no part of a cell, but the"),
-    (lambda: robustfl.run({"attack": "autobyz"}), "; scope: both, "),
+    (lambda: robustfl.run({"attack": "autobyz(version=2)"}), "; scope: both, "),
     (lambda: rule(None), "not as NoneType"),
     (lambda: rule(rule("median")), "not as Pipeline"),
     (lambda: attack(attack("sf")), "not as SignFlip"),
