@@ -322,8 +322,7 @@ def write_stream(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
     A symbolic link stays one, and the file it leads to is written. Raises ``UsageError`` for a pipe or a device.
     """
-    if not path.is_dir():  # which fails as a full disk does
-        refuse_file("file", path)
+    _refuse_special("file", path)
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
@@ -400,10 +399,15 @@ def refuse_file(name: str, place: str | Path | None, *, mark: str = "") -> None:
     path = Path(place)
     if path.is_dir():
         raise UsageError(f"{name}={str(place)!r} is a folder, where a file is needed")
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{name}={str(place)!r} is a pipe or a device, where a regular file is needed")
+    _refuse_special(name, path)
     if mark and path.is_file() and path.stat().st_size and mark not in _text_of(path):
         raise UsageError(f"{name}={str(place)!r} is there, and not robustfl's; move it away or name another place")
+
+
+def _refuse_special(name: str, path: Path) -> None:
+    """Raise ``UsageError`` where a pipe or a device is: a new file would take its place."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UsageError(f"{name}={str(path)!r} is a pipe or a device, where a regular file is needed")
 
 
 def refuse_board(place: str | Path | None) -> None:

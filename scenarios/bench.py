@@ -13,8 +13,6 @@ from robustfl.defenses import parse_pipeline
 from robustfl.errors import RobustflError, UsageError, closest, some
 from robustfl.records import CellResult, labels_of, plain
 from robustfl.registry import describe, entries, parse
-from robustfl.reports.benchmark.data import measured
-from robustfl.reports.paired import compare
 from robustfl.reports.published import publish
 from robustfl.reports.published.board import carried
 from robustfl.reports.store import Store
@@ -318,6 +316,9 @@ def more_seeds(tier: Tier, changed: Sequence[str], scenario: Scenario) -> tuple[
 
 def near_first(results: Results) -> list[str]:
     """The contestants that the results do not tell from the first, itself among them; none without a test."""
+    from robustfl.reports.benchmark.data import measured  # these load pandas, which a worker has no use for
+    from robustfl.reports.paired import compare
+
     store = Store(results.folder)
     records = [r for r in store.load().results if r.key in results.keys]
     protocol = carried(store.description())

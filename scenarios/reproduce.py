@@ -132,10 +132,7 @@ def run_missing(
 
 
 def pace() -> float:
-    """How much slower this machine is, on one thread, than that whose seconds the protocols state: the least of three.
-
-    There the piece of work takes 0.55 seconds.
-    """
+    """Seconds of a piece of work on one thread here, the least of three, to those on the protocols' machine, 0.55."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn((64, 16, 32, 32), generator=generator)
     kernel = torch.randn((32, 16, 3, 3), generator=generator, requires_grad=True)

@@ -66,7 +66,7 @@ class Entry:
 
     @property
     def needs(self) -> str:
-        """What a run of it needs, or why there is none."""
+        """The requirements of a run, or why there is none."""
         scale = self.item.at(self.scale)
         if scale is not None or self.item.missing:
             return self.item.missing if scale is None else scale.needs
@@ -78,7 +78,7 @@ class Entry:
         return f"no {self.scale} protocol"
 
     def seconds_left(self, pace: float) -> float | None:
-        """What is left to compute with one worker on a machine that is ``pace`` times as slow as the reference."""
+        """The computing that is left, with one worker on a machine ``pace`` times as slow as the reference."""
         scale, left = self.item.at(self.scale), len(self.evidence.planned) - len(self.evidence.ran)
         if scale is None:
             return 0.0 if any(s.compute for s in self.item.statements_at(self.scale)) else None
