@@ -29,8 +29,8 @@ THREADS = (1, 2, 4)
 NUMERIC = ("contracts", "reference", "unit")
 BESIDE = frozenset({
     "file_io", "grid", "ground_floor", "hostile_plugins", "library_calls", "merging", "notebooks", "plots", "progress",
-    "published", "reports", "reproduction", "scenarios", "site", "site_contents", "site_example", "slots", "small_print",
-    "store", "tables", "time_limit", "tracking",
+    "published", "reports", "reproduction", "scenarios", "site", "site_contents", "site_example", "slots",
+    "small_print", "store", "tables", "time_limit", "tracking",
 })  # fmt: skip
 """Files of ``tests/unit`` about processes, texts and pages; what is not named here counts as arithmetic."""
 
