@@ -115,9 +115,8 @@ def verify(
 
     A third of the cells drawn are such as count in no worst case on their word alone (refused while running, without
     effect as measured), where there are any. Of a board that follows the benchmark's protocol some trainings of its
-    searches run as well, one for three cells, unless ``where`` asks for some cells alone.
-    ``where`` keeps the cells with these labels (``{"defense": "krum"}``); ``sample`` is the number they are drawn with,
-    by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
+    searches run as well, one for three cells, unless ``where`` keeps the cells with some labels alone (``{"defense":
+    "krum"}``). ``sample`` is the number they are drawn with, by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
     board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
     ``isolated`` trains every cell in a process without test data and evaluates it in another one, without attacks and
     defenses; plug-ins run in these alone. With a folder ``work`` it does what is not done there yet, and with
@@ -127,12 +126,8 @@ def verify(
     and for a device that is not there.
     """
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
-    _check_arguments(board, cells, sample, tolerance)
+    _check_arguments(board, cells, sample, tolerance, device, threads)
     check_work(work, prepare_only, sample if isolated else None)
-    if device is not None:
-        device_of(device)
-    if threads is not None:
-        check_threads(threads)
     if isolated:
         load_plugins(only=())  # those of the cells load in other processes
     for plugin in () if isolated else plugins:
@@ -143,18 +138,28 @@ def verify(
     if check_only:
         return known
     with tempfile.TemporaryDirectory() as temporary:
-        again, checks = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None), []
-        for one in chosen:
-            if not prepare_only:
-                checks.append(_again(one, tolerance, again))
-                on_cell(checks[-1])
-            elif isinstance(one, CellResult):  # the training of searches has no foreign code, and waits
-                again.job(one.key, one.cell, one.certificates).prepare()
+        again = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None)
+        if prepare_only:
+            again.prepare(chosen)
+            return known
+        return _measured_again(known, chosen, again, on_cell)
+
+
+def _measured_again(
+    known: Verification, chosen: Sequence[CellResult | Trial], again: _Again, on_cell: Callable[[Check], None]
+) -> Verification:
+    """The findings with those of everything that was drawn, run again."""
+    checks = []
+    for one in chosen:
+        checks.append(_again(one, known.tolerance, again))
+        on_cell(checks[-1])
     versions = {*known.versions, *(words for check in checks for words in check.versions)}
     return replace(known, checks=tuple(checks), versions=tuple(sorted(versions)))
 
 
-def _check_arguments(board: object, cells: object, sample: object, tolerance: object) -> None:
+def _check_arguments(
+    board: object, cells: object, sample: object, tolerance: object, device: str | None, threads: int | None
+) -> None:
     """Raise ``UsageError`` for arguments of ``verify`` that are of another kind or out of range."""
     if not isinstance(board, (str, Path)):
         raise UsageError(f"verify: the board is a file's name, not {type(board).__name__}")
@@ -166,6 +171,10 @@ def _check_arguments(board: object, cells: object, sample: object, tolerance: ob
         check_whole(sample, "sample", "verify")
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance!r} must be a number in [0, 1], a difference of accuracies")
+    if device is not None:
+        device_of(device)
+    if threads is not None:
+        check_threads(threads)
 
 
 def check_work(work: object, prepare_only: bool, sample: object) -> None:
@@ -241,6 +250,12 @@ class _Again:
         fingerprint = fingerprints([cell], self.root)[cell]
         check_same(record.cell, ResolvedCell.of(cell, fingerprint), record.key)
         return self.run(cell, fingerprint, record.certificates, record.scenario)
+
+    def prepare(self, chosen: Sequence[CellResult | Trial]) -> None:
+        """Write what the training of cells needs; the training of searches has no foreign code, and waits."""
+        for one in chosen:
+            if isinstance(one, CellResult):
+                self.job(one.key, one.cell, one.certificates).prepare()
 
     def job(self, key: str, resolved: Mapping[str, Any], said: Mapping[str, Any]) -> Job:
         """The cell as processes apart measure it."""
