@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.backends.opt_einsum  # torch 2.6 does not by itself
+
+_SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 class _Setting(NamedTuple):
@@ -19,6 +22,10 @@ class _Setting(NamedTuple):
     get: Callable[[], Any]
     put: Callable[[Any], Any]
     standard: Any = None
+
+
+def _attribute(place: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return lambda: getattr(place, name), lambda value: setattr(place, name, value)
 
 
 def _default_device() -> torch.device:
@@ -32,8 +39,8 @@ def _put_default_device(device: torch.device) -> None:
     torch.set_default_device(None if device == torch.device("cpu") else device)  # a device slows down every call
 
 
-def _attribute(place: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    return lambda: getattr(place, name), lambda value: setattr(place, name, value)
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _put_deterministic(value: tuple[bool, bool]) -> None:
@@ -49,27 +56,49 @@ def _put_autocast(value: tuple[bool, bool]) -> None:
         torch.set_autocast_enabled(device, on)
 
 
-_cudnn, _products = torch.backends.cudnn, torch.backends.cuda.matmul
+def _precisions() -> Iterator[_Setting]:
+    """The precision of products by place, as newer versions of torch keep it."""
+    for path in ("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul"):
+        place: Any = torch.backends
+        for part in filter(None, path.split(".")):
+            place = getattr(place, part, None)
+        if hasattr(place, "fp32_precision"):
+            usual = "tf32" if path in ("cudnn.conv", "cudnn.rnn") else "none"
+            yield _Setting(f"{path}.fp32_precision".lstrip("."), *_attribute(place, "fp32_precision"), usual)
+
+
+def _attention() -> Iterator[_Setting]:
+    """The kernels that attention may use."""
+    for name in ("flash", "mem_efficient", "math", "cudnn"):
+        get, put = (getattr(torch.backends.cuda, f, None) for f in (f"{name}_sdp_enabled", f"enable_{name}_sdp"))
+        if get and put:
+            yield _Setting(f"torch's {name} attention", get, put, True)
+
+
+_cudnn, _products, _mkldnn = torch.backends.cudnn, torch.backends.cuda.matmul, torch.backends.mkldnn
+_matmul_precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
 _SETTINGS = (
+    *_precisions(),  # before the older names for the same
     _Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     _Setting("torch's default device", _default_device, _put_default_device, torch.device("cpu")),
     _Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
-    _Setting(
-        "torch's deterministic algorithms",
-        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
-        _put_deterministic, (False, False),
-    ),
+    _Setting("torch's deterministic algorithms", _deterministic, _put_deterministic, (False, False)),
     _Setting("torch's autocast", _autocast, _put_autocast, (False, False)),
     _Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
-    _Setting(
-        "torch's precision of products",
-        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest",
-    ),
+    _Setting("torch's precision of products", *_matmul_precision, "highest"),
     _Setting("cudnn.deterministic", *_attribute(_cudnn, "deterministic"), False),
     _Setting("cudnn.benchmark", *_attribute(_cudnn, "benchmark"), False),
+    _Setting("cudnn.enabled", *_attribute(_cudnn, "enabled"), True),
     _Setting("cudnn.allow_tf32", *_attribute(_cudnn, "allow_tf32")),
     _Setting("cuda.matmul.allow_tf32", *_attribute(_products, "allow_tf32")),
-)  # fmt: skip
+    _Setting("mkldnn.enabled", *_attribute(_mkldnn, "enabled"), True),
+    _Setting("mkldnn.deterministic", *_attribute(_mkldnn, "deterministic"), False),
+    _Setting("nnpack.enabled", torch._C._get_nnpack_enabled, torch.backends.nnpack.set_flags, True),
+    _Setting("opt_einsum.enabled", *_attribute(torch.backends.opt_einsum, "enabled")),
+    *_attention(),
+    _Setting("flushing of denormal numbers", lambda: _SMALLEST / 2 == 0, torch.set_flush_denormal, False),
+    _Setting("numpy's handling of floating-point errors", np.geterr, lambda value: np.seterr(**value)),
+)
 
 
 class Snapshot:

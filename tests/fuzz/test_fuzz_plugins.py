@@ -93,7 +93,7 @@ CHANGES: list[Callable[[], Any]] = [
     lambda: None, lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_grad_enabled(False),
     lambda: torch.manual_seed(0), lambda: np.random.seed(0), lambda: random.seed(0),
     lambda: torch.set_default_device("meta"), lambda: torch.set_num_threads(3), lambda: np.seterr(all="raise"),
-    lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    lambda: torch.set_flush_denormal(True), lambda: setattr(torch.backends.cudnn, "benchmark", True),
 ]  # fmt: skip
 
 
