@@ -116,8 +116,9 @@ def verify(
     A third of the cells drawn are such as count in no worst case on their word alone (refused while running, without
     effect as measured), where there are any. Of a board that follows the benchmark's protocol some trainings of its
     searches run as well, one for three cells, unless ``where`` keeps the cells with some labels alone (``{"defense":
-    "krum"}``). ``sample`` is the number they are drawn with, by default a fresh one. The ``tolerance`` is yours, whatever the board claims; ``device`` and ``threads`` are the
-    board's own unless given. Cells that failed count: they must fail here, too. With ``check_only`` nothing is run.
+    "krum"}``). ``sample`` is the number they are drawn with, by default a fresh one. The ``tolerance`` is yours,
+    whatever the board claims; ``device`` and ``threads`` are the board's own unless given. Cells that failed count:
+    they must fail here, too. With ``check_only`` nothing is run.
     ``isolated`` trains every cell in a process without test data and evaluates it in another one, without attacks and
     defenses; plug-ins run in these alone. With a folder ``work`` it does what is not done there yet, and with
     ``prepare_only`` it only writes there what training needs: the two processes can then run elsewhere (``isolated``).
