@@ -129,10 +129,7 @@ def verify(
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance, device, threads)
     check_work(work, prepare_only, sample if isolated else None)
-    if isolated:
-        load_plugins(only=())  # those of the cells load in other processes
-    for plugin in () if isolated else plugins:
-        load_file(plugin)
+    _load(() if isolated else plugins, isolated)
     seed = secrets.randbelow(10**6) if sample is None else sample
     known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only, isolated)
     on_start(known)
@@ -144,6 +141,14 @@ def verify(
             again.prepare(chosen)
             return known
         return _measured_again(known, chosen, again, on_cell)
+
+
+def _load(plugins: Sequence[str], isolated: bool) -> None:
+    """Load plug-ins; those of isolated cells load in other processes."""
+    if isolated:
+        load_plugins(only=())
+    for plugin in plugins:
+        load_file(plugin)
 
 
 def _measured_again(
