@@ -49,14 +49,6 @@ def test_every_domain_is_cut_into_consecutive_blocks_as_long_as_those_of_the_sma
     assert [u.test.tolist() for u in users] == [[0, 1], [2, 3], [9, 10], [11, 12]]
 
 
-def test_a_share_takes_the_first_images_of_each_domain_and_all_test_images():
-    users = domain_split([7438, 9000], [1860, 2000], users=10, share=0.3, validation=0.5)
-    assert {len(u.train) + len(u.validation) for u in users} == {223}
-    assert {len(u.test) for u in users} == {186}
-    assert users[9].validation[-1] == 2229
-    assert users[10].train[0] == 7438
-
-
 def test_domains_may_have_unequally_many_users_who_share_equally_much():
     users = domain_split([12, 13], [6, 7], users=[3, 1], validation=0.5)
     assert [u.domain for u in users] == [0, 0, 0, 1]

@@ -272,22 +272,6 @@ def test_whoever_decodes_second_takes_the_folder_of_the_first(tmp_path, monkeypa
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_limits_are_nested_random_subsets_with_their_own_fingerprint(tmp_path):
-    whole, hundred, fifty = (Digits(limit=n).load(tmp_path) for n in (None, 100, 50))
-    rows = {n: {bytes(i) + bytes([y]) for i, y in zip(a.train_x, a.train_y, strict=True)} for n, a in
-            ((100, hundred), (50, fifty))}  # fmt: skip
-    assert len(hundred.train_x) == len(hundred.train_y) == 100
-    assert rows[50] < rows[100]
-    assert not np.array_equal(hundred.train_y, whole.train_y[:100])
-    order = [bytes(i) for i in whole.train_x]
-    places = [order.index(bytes(i)) for i in hundred.train_x]
-    assert places == sorted(places)
-    assert len({a.fingerprint for a in (whole, hundred, fifty)}) == 3
-    assert len(hundred.test_x) == 355
-    assert hundred.classes == 10
-    assert len(Digits(test_limit=7).load(tmp_path).test_y) == 7
-
-
 def test_the_images_that_a_limit_keeps_are_those_of_a_stream_of_the_content_and_the_split(tmp_path):
     whole, some = Digits().load(tmp_path), Digits(limit=100, test_limit=7).load(tmp_path)
     for split, size in (("train", 100), ("test", 7)):

@@ -115,16 +115,6 @@ def test_images_that_are_taken_for_the_target_anyway_count_as_fooled_too() -> No
     assert success(Corner(fooled=0), "badnets(target=2, size=1)") == 0.0
 
 
-def test_a_share_of_the_images() -> None:
-    class Half(Corner):
-        def forward(self, x: Tensor) -> Tensor:
-            logits = super().forward(x)
-            logits[::2] = torch.tensor([1.0, 0.0, 0.0])
-            return logits
-
-    assert success(Half(), "badnets(target=2, size=1)", batch=4) == pytest.approx(1 / 3)
-
-
 def test_logits_with_nan_are_no_answer() -> None:
     class Broken(Corner):
         def forward(self, x: Tensor) -> Tensor:
@@ -295,19 +285,3 @@ def test_private_statistics_are_those_of_all_clients_by_domain_and_role() -> Non
     adversarial = [g for g, b in zip(alone["groups"], alone["branches"], strict=True) if b == "adversarial"]
     assert adversarial
     assert all(g.endswith("AT") for g in adversarial)
-
-
-# --- representations of images ----------------------------------------------------------------------------------------
-
-SEEN = {"representations": 5, "evasions": ["fgsm(eps=0.1)"]}
-
-
-def test_representations_are_of_clean_and_attacked_images_of_every_domain_through_every_branch() -> None:
-    seen = ran(**PROPAGATED, **SEEN)["representations"]
-    assert seen["entries"] == 8
-    assert len(seen["points"]) == len(DOMAINS) * 2 * 2 * 5
-    assert set(seen["groups"]) == {f"{d} · {images} images" for d in DOMAINS for images in ("clean", "attacked")}
-    assert set(seen["branches"]) == {"clean", "adversarial"}
-    points = dict.fromkeys(map(tuple, seen["points"]))
-    assert len(points) > len(seen["points"]) / 2
-    assert "representations" not in ran()

@@ -84,21 +84,6 @@ def test_a_clean_branch_that_at_users_do_not_train_stands_nowhere(objective: str
     assert "AT users" in found.groups
 
 
-@pytest.mark.parametrize("branch", [CLEAN, ADVERSARIAL])
-def test_every_user_is_tested_with_its_own_model_through_the_branch(branch: str) -> None:
-    chosen = cell(**USERS, branch=branch, validation=0.3)
-    built = build(chosen)
-    e = built.experiment
-    *_, last = train(e)
-    found = Evaluator(chosen, built).metrics(last.state)
-    personal, everything = last.state.personal, torch.arange(len(built.test))
-    for k in range(5):
-        write_statistics(e.model, e.layout, personal.statistics[k])
-        with lent(last.state.theta, personal.models_of([k], e.privacy, last.state.theta)[0]), through(e.model, branch):
-            assert found.per_user["sa"][k] == pytest.approx(accuracy(built, everything, test=True))
-            assert found.per_client["sa"][k] == pytest.approx(accuracy(built, built.validation[k], test=False))
-
-
 # --- the round chosen on validation data -----------------------------------------------------------------------------
 
 SELECTED = {

@@ -469,14 +469,14 @@ def test_the_library_variant_starts_every_round_from_the_image() -> None:
 def test_together_they_fool_what_each_fools(norm: str) -> None:
     attack = robustfl.evasion("autoattack", eps=RADII[norm], norm=norm, steps=8, queries=60)
     model, x, y = evasion_model.trained()
-    together = evasion_model.resisting(attack, count=150)
+    together = evasion_model.resisting(attack, count=60)
     for part in attack.parts:
-        alone = evasion_model.resisting(part, count=150)
+        alone = evasion_model.resisting(part, count=60)
         assert not bool((together & ~alone).any()), part.name
-    shares = resisting_after(attack, model, x[:150], y[:150], generator=stream(0, "attack"))
+    shares = resisting_after(attack, model, x[:60], y[:60], generator=stream(0, "attack"))
     assert list(shares) == ["clean", "apgd-ce", "apgd-t", "fab-t", "square"]
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
-    assert shares["clean"] == evasion_model.accuracy(model, x[:150], y[:150])
+    assert shares["clean"] == evasion_model.accuracy(model, x[:60], y[:60])
     assert shares["square"] == pytest.approx(float(together.double().mean()))
 
 

@@ -16,12 +16,10 @@ from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import UsageError
 from robustfl.gradients import Plan, Unsupported
 from robustfl.layer_kinds import LayerKind, Rows, Sizes, layer_kind, per_sample
-from robustfl.layout import Layout
-from robustfl.models.dropout import seed_dropout
 from robustfl.models.network import Network
 from robustfl.norms.layers import OwnBatchNorm
 from robustfl.records import CellResult
-from robustfl.registry import create, entries, register
+from robustfl.registry import create, register
 from robustfl.scenarios import Cell
 from robustfl.scenarios.build import build
 from robustfl.testing import check_model, check_norm
@@ -212,19 +210,6 @@ def test_steps_in_lock_step_are_refused_where_clients_would_be_mixed() -> None:
 def test_the_law_of_one_pass_sees_it_too(layer: type[nn.Module], words: str) -> None:
     (law,) = [check for check in check_model(model_with(layer)) if check.name == "clients in one pass"]
     assert words in law.reason
-
-
-@pytest.mark.parametrize(
-    "name", [entry.name for entry in entries("norm") if entry.name not in ("in", "centralised-bn")]
-)
-def test_robustfls_norms_keep_clients_apart_in_training(name: str) -> None:
-    """Of ``in`` the hidden layer would have one value a channel."""
-    norm, model = create("norm", name), create("model", "digits-cnn")
-    network = model.build(norm, shape=(1, 8, 8), classes=10)
-    norm.adapt(network)
-    model.initialise(network, torch.Generator().manual_seed(0))
-    seed_dropout(network)
-    assert in_one_pass(network, torch.rand(5, 1, 8, 8), 10) == "all clients in one pass"
 
 
 def test_one_machine_mixes_clients() -> None:

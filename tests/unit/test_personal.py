@@ -25,8 +25,6 @@ from robustfl.scenarios.expand import key_of, resolve
 from robustfl.scenarios.methods import at_users
 
 DOMAINS = [f"digits-domain(style={style})" for style in ("clean", "textured", "shifted")]
-LOCAL = "dual-bn(local=true)"
-FEDRBN = {"norm": LOCAL, "objective": "pnc(warmup=0)", "propagation": "fedrbn", "at": "users(ids=(0,))"}
 
 
 def cell(**more: object) -> Cell:
@@ -148,19 +146,6 @@ def test_schemes_without_layers_need_none() -> None:
 
 
 # --- FedRBN ----------------------------------------------------------------------------------------------------------
-
-
-def test_propagation_at_test_time_only_leaves_training_alone() -> None:
-    late = {**FEDRBN, "propagation": "fedrbn(when=test)", "objective": "pnc(lam=0)"}
-    e = build(cell(**late, rounds=2)).experiment
-    *_, last = train(e)
-    adversarial = e.layout.branch_mask(ADVERSARIAL)
-    initial = e.layout.initial_statistics(last.state.theta)
-    assert torch.equal(last.state.personal.statistics[1, adversarial], initial[adversarial])
-    record = run_cell(cell(**late, evasions=["fgsm"]), fingerprint="x")
-    without = run_cell(cell(**{**late, "propagation": "none"}, evasions=["fgsm"]), fingerprint="x")
-    assert record.metrics.per_user["sa"][0] == without.metrics.per_user["sa"][0]
-    assert record.metrics.per_user["sa"][1:] != without.metrics.per_user["sa"][1:]
 
 
 def test_byzantine_clients_come_from_the_named_users() -> None:

@@ -49,12 +49,6 @@ def test_nothing_moves_without_attack_and_defense_also_where_clients_weigh_unequ
     assert told["defense_shift"] == pytest.approx(0, abs=1e-12)
 
 
-def test_clients_that_nobody_makes_attack_are_honest_ones() -> None:
-    told = certificates(f=2)
-    assert told["attack_shift"] == 0
-    assert told["defense_shift"] == pytest.approx(0, abs=1e-12)
-
-
 def test_broken_rows_move_a_mean_that_drops_them_nowhere() -> None:
     told = certificates(attack="nan", f=1)
     assert told["attack_shift"] == 0

@@ -35,8 +35,8 @@ def test_robustfls_own_methods_keep_their_contract(entry: registry.Entry) -> Non
 
 
 @pytest.mark.parametrize("spec", [
-    "dataset digits", "dataset digits-domain", "model mlp", "model digits-cnn", "model simple-cnn", "model resnet20",
-    "model fbn-cnn",
+    "dataset digits", "dataset digits-domain", "model mlp", "model digits-cnn", "model simple-cnn",
+    pytest.param("model resnet20", marks=pytest.mark.slow), pytest.param("model fbn-cnn", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_robustfls_own_data_and_models_keep_theirs(spec: str) -> None:
     assert failed(check(registry.create(*spec.split(" ")))) == {}
