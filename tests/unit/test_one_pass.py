@@ -16,6 +16,7 @@ from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import UsageError
 from robustfl.gradients import Plan, Unsupported
 from robustfl.layer_kinds import LayerKind, Rows, Sizes, layer_kind, per_sample
+from robustfl.layout import Layout
 from robustfl.models.network import Network
 from robustfl.norms.layers import OwnBatchNorm
 from robustfl.records import CellResult
