@@ -123,7 +123,7 @@ def test_clients_with_statistics_of_their_own_are_replayed_together(norm: str) -
         expected = trained("digits-cnn", norm, "fedavg(local_steps=3)", None, DEVICE)
         found = trained("digits-cnn", norm, "fedavg(local_steps=3)", recorder, DEVICE)
     assert recorder.recorded <= 3  # not anew for rows that lie somewhere else
-    assert recorder.replayed > 10
+    assert recorder.replayed > 2 * recorder.recorded
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(mine, theirs)
 
