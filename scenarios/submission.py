@@ -90,13 +90,7 @@ def check_submission(
 
     foreign = bool(submitted.plugins or submitted.packages)
     plugins = tuple(str(submitted.folder / name) for name in submitted.plugins) if trust else ()
-    for words in submitted.wrong:
-        note("form", False, words)
-    if not submitted.wrong:
-        note("form", True, f"{len(submitted.board.cells)} cells, {len(submitted.plugins)} plug-ins")
-        if foreign and not trust and work is None:
-            code = [f"{name} (SHA-256 {digest})" for name, digest in submitted.plugins.items()] + [*submitted.packages]
-            note("trust", None, f"not run before you have read it and say --trust: {', '.join(code)}")
+    _form(submitted, note, unread=foreign and not trust and work is None)
     if work is None and not any(f.passed is not True for f in found):
         _contracts(plugins, note)
     if any(f.passed is not True for f in found):
@@ -112,6 +106,17 @@ def check_submission(
         _of_protocol(verification.file, submitted, note)
     _numbers(verification, note)
     return Submission(submitted, tuple(found), verification)
+
+
+def _form(submitted: Submitted, note: Note, *, unread: bool) -> None:
+    """Note what is wrong with the form, and code that nobody has read."""
+    for words in submitted.wrong:
+        note("form", False, words)
+    if not submitted.wrong:
+        note("form", True, f"{len(submitted.board.cells)} cells, {len(submitted.plugins)} plug-ins")
+        if unread:
+            code = [f"{name} (SHA-256 {digest})" for name, digest in submitted.plugins.items()] + [*submitted.packages]
+            note("trust", None, f"not run before you have read it and say --trust: {', '.join(code)}")
 
 
 def _command(*arguments: str) -> tuple[int, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,27 +129,15 @@ def verify(
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance)
     check_work(work, prepare_only, sample if isolated else None)
-    if device is not None:
-        device_of(device)
-    if threads is not None:
-        check_threads(threads)
-    if isolated:
-        load_plugins(only=())  # those of the cells load in other processes
-    for plugin in () if isolated else plugins:
-        load_file(plugin)
+    _load(device, threads, plugins, isolated=isolated)
     seed = secrets.randbelow(10**6) if sample is None else sample
     known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only, isolated)
     on_start(known)
     if check_only:
         return known
     with tempfile.TemporaryDirectory() as temporary:
-        again, checks = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None), []
-        for one in chosen:
-            if not prepare_only:
-                checks.append(_again(one, tolerance, again))
-                on_cell(checks[-1])
-            elif isinstance(one, CellResult):  # the training of searches has no foreign code, and waits
-                again.job(one.key, one.cell, one.certificates).prepare()
+        again = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None)
+        checks = list(_all_again(chosen, tolerance, again, on_cell, prepare_only=prepare_only))
     versions = {*known.versions, *(words for check in checks for words in check.versions)}
     return replace(known, checks=tuple(checks), versions=tuple(sorted(versions)))
 
@@ -166,6 +154,18 @@ def _check_arguments(board: object, cells: object, sample: object, tolerance: ob
         check_whole(sample, "sample", "verify")
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance!r} must be a number in [0, 1], a difference of accuracies")
+
+
+def _load(device: str | None, threads: int | None, plugins: Sequence[str], *, isolated: bool) -> None:
+    """Check where cells are to run, and load plug-ins where no other processes do."""
+    if device is not None:
+        device_of(device)
+    if threads is not None:
+        check_threads(threads)
+    if isolated:
+        load_plugins(only=())
+    for plugin in () if isolated else plugins:
+        load_file(plugin)
 
 
 def check_work(work: object, prepare_only: bool, sample: object) -> None:
@@ -297,6 +297,19 @@ def _explained(record: CellResult) -> bool:
         return (refusal(cell) if record.status == "refused" else no_effect(cell)) is not None
     except RobustflError:
         return False
+
+
+def _all_again(
+    chosen: Sequence[CellResult | Trial], tolerance: float, again: _Again, on_cell: Callable[[Check], None], *,
+    prepare_only: bool,
+) -> Iterator[Check]:  # fmt: skip
+    for one in chosen:
+        if not prepare_only:
+            check = _again(one, tolerance, again)
+            on_cell(check)
+            yield check
+        elif isinstance(one, CellResult):  # the training of searches has no foreign code, and waits
+            again.job(one.key, one.cell, one.certificates).prepare()
 
 
 def _again(one: CellResult | Trial, tolerance: float, again: _Again) -> Check:
