@@ -296,7 +296,7 @@ def final_scenario(
     """
     chosen = {name: search.tried[search.best][0] for name, search in found.items()}
     cell = {k: v for k, v in scenario.cell.items() if k not in WHO}
-    if not near:
+    if not (near and seeds):
         return _zipped(scenario, scenario.name, cell, list(chosen.values()))
     far = [
         {k: v for k, v in settings.items() if k in WHO} | {"seed": list(seeds)}
@@ -316,14 +316,13 @@ def more_seeds(tier: Tier, changed: Sequence[str], scenario: Scenario) -> tuple[
 
 def near_first(results: Results) -> list[str]:
     """The contestants that the results do not tell from the first, itself among them; none without a test."""
-    from robustfl.reports.benchmark.data import measured  # these load pandas, which a worker has no use for
-    from robustfl.reports.paired import compare
+    from robustfl.reports.benchmark.data import measured  # loads pandas, which a worker has no use for
 
     store = Store(results.folder)
     records = [r for r in store.load().results if r.key in results.keys]
     protocol = carried(store.description())
     board = measured(publish(records, name="near", protocol=protocol), records)
-    compared = compare(board.table("sa"))
+    compared = board.compared
     if not compared.results:
         return []
     near = {compared.reference, *(c.labels for c in compared.results if not c.significant)}

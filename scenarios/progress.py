@@ -101,8 +101,8 @@ class GridProgress(AbstractContextManager["GridProgress", None]):
     ) -> None:
         self._console, self._on_note, self._quiet = console, on_note, quiet
         self._live = console is not None and console.is_terminal and not quiet
-        self._handle: Any = import_module("IPython.display") if notebook else None
-        self._shown = False
+        self._display: Any = import_module("IPython.display") if notebook else None
+        self._handle: Any = None
         self._bar: Progress | None = None
         self._total = self._count = 0
         self._started = self._last = time.monotonic()
@@ -226,15 +226,15 @@ class GridProgress(AbstractContextManager["GridProgress", None]):
 
     def _show_in_notebook(self, *, now: bool = False) -> None:
         """Show cells that ended, a running one as the share of its rounds."""
-        if self._handle is None or not self._total or not (now or self._due(_NOTEBOOK_SECONDS)):
+        if self._display is None or not self._total or not (now or self._due(_NOTEBOOK_SECONDS)):
             return
         done = self._count + min(sum(r / n for r, n in self._rounds.values() if n), len(self._rounds))
         words = ", ".join([*self._troubles(), *(f"round {r} of {n}" for r, n in self._rounds.values())])
-        bar = import_module("IPython.display").HTML(
+        bar = self._display.HTML(
             f'<progress max="{self._total}" value="{done:.3g}" style="width:20em"></progress> '
             f"{int(done)} of {self._total} cells <small>{html.escape(words or self._name)}</small>"
         )
-        if self._shown:
-            self._handle.update(bar)
+        if self._handle is None:
+            self._handle = self._display.display(bar, display_id=True)
         else:
-            self._handle, self._shown = self._handle.display(bar, display_id=True), True
+            self._handle.update(bar)

@@ -17,7 +17,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from .edge import edge
-from .search import Climb, Found, Search, farthest, scales
+from .search import Climb, Found, Search, farthest
 from .sight import alike, centre_and_spread, honest_rows, random_signs
 
 SIDES = ("up", "down", "signs", "loss")
@@ -112,8 +112,7 @@ class OptDrift(Attack):
         else:
             best, shape = best_of(Search("scan", self.evals, eta_max=self.eta_max), range(len(steps)))
             age = 0
-        spreads = best.eta / scales(honest, mean, steps[shape]).spread
-        state["best"] = torch.tensor([shape, spreads, age + 1], dtype=torch.float64)
+        state["best"] = torch.tensor([shape, best.spreads, age + 1], dtype=torch.float64)
         return Forged(alike(best.vector, view.f), state)
 
     def _chosen(self, view: View, like: Tensor) -> Tensor:

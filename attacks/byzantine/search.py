@@ -265,11 +265,15 @@ class Climb:
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a search: the factor, how far it moves the server's result, the vector to send ``[d]``."""
+    """The outcome of a search: the factor, how far it moves the server's result, the vector to send ``[d]``.
+
+    ``spreads`` is the factor in honest spreads (``Scales.spread``), where it was searched for among honest rows.
+    """
 
     eta: float
     distance: float
     vector: Tensor
+    spreads: float = math.nan
 
 
 def farthest(
@@ -305,8 +309,9 @@ def farthest(
             return max(float(moved.double() @ towards), 0.0)
         return float(torch.linalg.vector_norm(moved, dtype=torch.promote_types(moved.dtype, torch.float64)))
 
-    eta, reach = search.run(distance, scales(rows, centre, away))
-    return Found(eta, reach, origin.add(direction, alpha=eta))
+    units = scales(rows, centre, away)
+    eta, reach = search.run(distance, units)
+    return Found(eta, reach, origin.add(direction, alpha=eta), eta / units.spread)
 
 
 def _turned(honest: Tensor, origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -16,7 +16,7 @@ from ..board import Board, Row, Section, hardest, in_words, metric_title, natura
 from ..captions import listed
 from ..frame import counted, frame
 from ..grouping import ALWAYS, NO_ATTACK, text
-from ..paired import compare
+from ..paired import Comparisons, compare
 from ..published.board import Board as Published
 from ..ranking import rank_board
 from ..table_cell import TableCell
@@ -170,11 +170,16 @@ class Measured:
         return f"{row.seconds_per_round / base.seconds_per_round:.1f} × mean, {took}"
 
     @cached_property
-    def near(self) -> Mapping[Labels, str]:
-        """By contestant, what the test says of it against the first: not told from it, or p; empty without a test."""
-        compared = compare(self.table("sa"))
-        found = {c.labels: "–" if c.adjusted is None else f"{c.adjusted:.2g}" for c in compared.results}
-        return {compared.reference: "first", **found} if found else {}
+    def compared(self) -> Comparisons:
+        """Every contestant against the first, in the first table of SA."""
+        return compare(self.table("sa"))
+
+    def p_against_first(self, row: Row) -> str:
+        """The adjusted p-value of a row against the first; a dash where there is no test."""
+        if self.compared.results and row.labels == self.compared.reference:
+            return "first"
+        adjusted = next((c.adjusted for c in self.compared.results if c.labels == row.labels), None)
+        return "–" if adjusted is None else f"{adjusted:.2g}"
 
     @property
     def tells(self) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from robustfl.autobyz import TITLE
 
-from ..board import Row
 from ..tables import markdown_escape as escape
 from ..tables import markdown_table as table
 from .cross_chosen import bound_text
@@ -45,17 +44,15 @@ def front_page(
 
 def _first_rows(it: Measured) -> str:
     """The first rows of a board and the first of every norm: accuracy, what is lost, time, what the test says."""
-    firsts: dict[str, Row] = {}
-    for row in it.rows:
-        firsts.setdefault(it.of(row, "norm"), row)
-    rows = [row for i, row in enumerate(it.rows) if i < SHOWN or row in firsts.values()]
-    robust = [f"{it.robust_title}"] if it.robust else []
+    first_of = {it.of(row, "norm"): row.labels for row in reversed(it.rows)}
+    rows = [row for i, row in enumerate(it.rows) if i < SHOWN or row.labels in first_of.values()]
+    robust = [it.robust_title] if it.robust else []
     heads = ["defense · norm", f"SA under {TITLE}", "at least", "points lost", *robust, "time", "p against the first"]
     lines = []
     for row in rows:
         cells = [percent(row.worst), bound_text(row.worst), it.lost(row)]
         cells += [it.robust_text(row)] if it.robust else []
-        lines.append([escape(it.name(row)), *map(escape, [*cells, it.cost(row), it.near.get(row.labels, "–")])])
+        lines.append([escape(it.name(row)), *map(escape, [*cells, it.cost(row), it.p_against_first(row)])])
     shown = table(list(map(escape, heads)), "l" + "r" * (len(heads) - 1), lines)
     head = f"## [{escape(it.heading)}]({it.page}.md)\n\n{escape(it.conditions)}. {changed_words(it.facts)}"
     return f"{head}{len(it.rows)} rows.\n\n{shown}"

@@ -9,7 +9,6 @@ from robustfl.autobyz import TITLE
 
 from ..board import Row
 from ..columns import costs, percent_text, rank_text, remarks
-from ..paired import words_below
 from ..table_cell import TableCell, member_text
 from ..tables import MARKDOWN, code
 from ..tables import markdown_escape as escape
@@ -42,12 +41,13 @@ def tier_page(it: Measured, *, reading: str = "") -> str:
         f"{it.facts['autobyz']}. {changed_words(it.facts)}[The rules](protocol.md); how [{TITLE}](autobyz.md) was "
         "chosen; [all tiers](index.md)."
     )
+    claims = it.compared.verdict if it.compared.results else ""
     parts = [
         head,
         caveat(it.facts["autobyz"]),
         f"Board: {it.download}. Computed with {_software(it)}.",
         f"## Ranking\n\n{_ranking(it)}",
-        f"{escape(words_below(it.table('sa')))} {escape(it.board.caption)}\n\n{escape(' '.join(it.board.notes))}",
+        f"{escape(claims)} {escape(it.board.caption)}\n\n{escape(' '.join(it.board.notes))}",
         "\n".join(f"- <sup>{mark}</sup> {escape(text)}" for mark, text in remarks(it.board)),
         _tasks(it),
         f"## What it says\n\n{reading}" if reading else "",

@@ -26,8 +26,11 @@ GROUP = "robustfl.reproductions"
 
 @cache
 def packages() -> dict[str, str]:
-    """The package in which the folder of every known paper lies."""
-    return {name: point.value for point in entry_points(group=GROUP) for name in point.load().PAPERS}
+    """The package in which the folder of every known paper lies. Raises ``UsageError`` where none is installed."""
+    found = {name: point.value for point in entry_points(group=GROUP) for name in point.load().PAPERS}
+    if not found:
+        raise UsageError(f"no package has the entry point {GROUP!r}, not even robustfl's own: install robustfl again")
+    return found
 
 
 @cache

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _NO_PAGES = "the pages show accuracy under AutoByz, which --set attack took away"
 STUDY, SITE, BEAT = "study-3", "site", "beat"
 
-
 _TAKES = {
     BEAT: ("row", "attacks", "scope", "by", "sources", "board", "plugins"),
     SITE: ("sources", "page", "plugins"),
@@ -346,9 +345,11 @@ def study(found: Study, *, page: Path | None, form: str) -> int:
     of = about()
     ensemble = ensemble_of(of.version)
     choice = found.choose(of.required, of.limit)
-    written = [] if page is None else [page / f"{STUDY}.csv", page / f"{STUDY}.md"]
-    for file, text in zip(written, (found.to_csv(), study_page(found, choice, ensemble, of, STUDY)), strict=False):
-        write_atomic(file, text)
+    written = []
+    if page is not None:
+        written = [page / f"{STUDY}.csv", page / f"{STUDY}.md"]
+        write_atomic(written[0], found.to_csv())
+        write_atomic(written[1], study_page(found, choice, ensemble, of, STUDY))
     same = sorted(choice.members) == sorted(m.label for m in ensemble.members)
     if form == "json":
         as_json({
