@@ -16,7 +16,8 @@ from torch import Tensor
 
 from robustfl.contracts import Aggregated, Aggregator, Context, Propagation, Step
 from robustfl.errors import Refused, RowsLost, UsageError
-from robustfl.registry import create, describe, entries, split_outside
+from robustfl.registry import create, describe, entries
+from robustfl.specs import split_outside
 from robustfl.torch_settings import float32_default
 
 from .rows import BrokenRows, Mixed, MixedRule, Stack

@@ -90,6 +90,9 @@ def report(
     where: Mapping[str, str] | None = None,
     compare: Sequence[str] = (),
     statistic: str | None = None,
+    columns: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write the leaderboard of a store, or of a published board, in every form, and its figures, into ``out``.
 
@@ -98,13 +101,16 @@ def report(
 
     With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. ``where``
     keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are
-    ranked, as in ``leaderboard``. The same store gives the same bytes. Returns the files in the order of writing.
+    ranked, as in ``leaderboard``. Printed tables (text, Markdown, LaTeX) have the ``columns`` in their order, without
+    those in ``drop``; ``names`` are methods' and columns' names in print, ``{"foe(eta=10)": "FoE"}``. The same store
+    gives the same bytes. Returns the files in the order of writing.
     """
+    from .display import Display
     from .writing import publish_store
 
     written = publish_store(
         path, out, figures=figures, site=site, board=board, where=where, compare=compare,
-        statistic=statistic,
+        statistic=statistic, display=Display(tuple(columns), tuple(drop), names or {}),
     )  # fmt: skip
     return [*written.files, *written.site]
 

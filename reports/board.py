@@ -11,6 +11,7 @@ import pandas as pd
 from robustfl.autobyz import Asked
 from robustfl.errors import UsageError, closest
 
+from .display import METHODS, Display
 from .table_cell import TableCell, member_text
 
 OVERALL = "overall"
@@ -80,7 +81,8 @@ class Board:
     ``caption`` is one sentence, ``notes`` are those below the tables.
     ``defaults`` are the labels of a cell that says nothing, as far as the store knows them. ``autobyz`` is what the
     column AutoByz, if there is one, is the worst case of. ``calm_costs``: seconds are those of rounds without attack,
-    where rows have such. Where it is ``validated``, SA is that on validation data.
+    where rows have such. Where it is ``validated``, SA is that on validation data. ``display`` says what printed tables
+    show.
     """
 
     scenario: str
@@ -100,6 +102,7 @@ class Board:
     autobyz: Asked | None = None
     calm_costs: bool = False
     validated: bool = False
+    display: Display = field(default_factory=Display)
 
     def label(self, row: Row, name: str, default: str = "") -> str:
         """A label of a row by its name; ``default`` where rows do not have it."""
@@ -185,10 +188,6 @@ class Board:
 
 def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
-
-
-METHODS = ("dataset", "model", "norm", "algorithm", "objective", "attack", "defense", "propagation")
-"""Labels whose values speak for themselves."""
 
 
 def in_words(name: str, value: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import Literal
@@ -13,6 +13,9 @@ from .board import WORST_MEMBER, Board, Row, Section, metric_meaning
 from .table_cell import TableCell, member_text
 
 COSTS = ("s/round", "peak MiB")
+WORST = "worst case"
+INTERVALS = "intervals or seeds of single attacks"
+Kind = Literal["rank", "label", "attack", "worst", "member", "cost"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,13 @@ class Formatted:
 
 @dataclass(frozen=True)
 class Column:
-    """A formatted column of a table; ``attack`` is the place of an attack's among those of the board."""
+    """A formatted column of a table: its name, its heading, its cells.
 
-    kind: Literal["rank", "label", "attack", "worst", "member", "cost"]
+    ``attack`` is the place of an attack's among those of the board.
+    """
+
+    kind: Kind
+    name: str
     head: str
     cells: tuple[Formatted, ...]
     attack: int = -1
@@ -40,25 +47,50 @@ class Column:
         return self.kind in ("rank", "attack", "worst", "cost")
 
 
+def kinds_of(board: Board) -> dict[str, Kind]:
+    """The names of all columns, in their order: rank, labels, attacks, worst case, worst member of AutoByz, costs."""
+    member = () if board.autobyz is None else (WORST_MEMBER,)
+    groups: list[tuple[Kind, Sequence[str]]] = [
+        ("rank", ("rank",)), ("label", board.label_names), ("attack", board.attacks), ("worst", (WORST,)),
+        ("member", member), ("cost", COSTS),
+    ]  # fmt: skip
+    return {name: kind for kind, names in groups for name in names}
+
+
+def printed(board: Board) -> tuple[str, ...]:
+    """The names of the columns that ``board.display`` chooses."""
+    return board.display.chosen(kinds_of(board))
+
+
 def columns(board: Board, section: Section, *, spreads: bool = True, worst_spread: bool = True) -> list[Column]:
-    """The formatted columns of a table: rank, labels, attacks, worst case, worst member of AutoByz, costs.
+    """The formatted columns of a table that ``board.display`` chooses.
 
-    ``spreads`` and ``worst_spread`` say whether numbers are followed by their intervals or seeds.
+    ``spreads`` and ``worst_spread`` say whether numbers are followed by their intervals or seeds. Bold are the rows
+    that may be the first, where some others may not.
     """
-    rows = section.rows
+    rows, kinds, display = section.rows, kinds_of(board), board.display
+    tells = not all(row.may_be_best for row in rows if row.rank is not None)
 
-    def texts(values: Iterable[str]) -> tuple[Formatted, ...]:
-        return tuple(map(Formatted, values))
+    def cells(name: str) -> Iterable[Formatted]:
+        kind = kinds[name]
+        if kind == "attack":
+            place = board.attacks.index(name)
+            return (formatted(row.cells[place], spread=spreads) for row in rows)
+        if kind == "worst":
+            return (formatted(r.worst, spread=worst_spread, best=tells and r.may_be_best) for r in rows)
+        if kind == "label":
+            return (Formatted(board.label(row, name)) for row in rows)
+        if kind == "cost":
+            return (Formatted(costs(row)[COSTS.index(name)]) for row in rows)
+        return (Formatted(rank_text(r) if kind == "rank" else member_text(r.members, r.member_seeds)) for r in rows)
 
-    made = [Column("rank", "#", texts(map(rank_text, rows)))]
-    made += [Column("label", name, texts(r.labels[i] for r in rows)) for i, name in enumerate(board.label_names)]
-    for i, name in enumerate(board.attacks):
-        made.append(Column("attack", name, tuple(formatted(r.cells[i], spread=spreads) for r in rows), i))
-    worst = (formatted(r.worst, spread=worst_spread, best=r.may_be_best) for r in rows)
-    made.append(Column("worst", "worst case", tuple(worst)))
-    if board.autobyz is not None:
-        made.append(Column("member", WORST_MEMBER, texts(member_text(r.members, r.member_seeds) for r in rows)))
-    return made + [Column("cost", name, texts(costs(r)[i] for r in rows)) for i, name in enumerate(COSTS)]
+    return [
+        Column(
+            kinds[name], name, "#" if (head := display.head(name)) == "rank" else head, tuple(cells(name)),
+            board.attacks.index(name) if kinds[name] == "attack" else -1,
+        )
+        for name in printed(board)
+    ]  # fmt: skip
 
 
 def formatted(place: TableCell, *, spread: bool = True, best: bool = False) -> Formatted:

@@ -13,6 +13,8 @@ from robustfl.origins import origins
 from robustfl.records import CellResult
 
 from .board import Board, natural
+from .columns import printed
+from .display import Display, renamed, renamed_labels
 from .frame import appended, counted, frame, label_columns
 from .grouping import text, values_of
 from .published.board import Board as PublishedBoard
@@ -82,37 +84,46 @@ def board_of(
     statistic: str | None = None,
     loaded: Loaded | None = None,
     described: Mapping[str, Any] | None = None,
+    display: Display | None = None,
 ) -> Board:
     """The board of a store, of its cells with these ``keys``, or of those whose labels are as in ``where``; of the
-    numbers that ``statistic`` names (``counted``). What was read already is ``loaded`` and ``described``.
+    numbers that ``statistic`` names (``counted``). What was read already is ``loaded`` and ``described``; ``display``
+    says what printed tables show.
 
-    Raises ``UsageError`` if there is no cell yet, ``StoreError`` if no file can be read.
+    Raises ``UsageError`` if there is no cell yet, or no such column, ``StoreError`` if no file can be read.
     """
     loaded = chosen(store.current() if loaded is None else loaded, keys=keys, where=where)
     problems = problems_of(store, loaded)
     if not loaded.results:
         raise UsageError(f"{str(store.folder)!r} has no finished cell yet; run `robustfl grid`")
-    table, words = counted(frame(loaded.results), statistic)
+    display = display or Display()
+    table, words = counted(frame(renamed(loaded.results, display.names)), statistic)
     described = store.description() if described is None else described
     planned = _planned(described, set(table["key"]), set(label_columns(table)))
     wanted = [p for p in planned if (keys is None or p["key"] in keys) and has_labels(p, where or {})]
+    wanted = [renamed_labels(p, display.names) for p in wanted]
+    autobyz = asked_of(described)
     defaults = described.get("defaults")
     board = rank_board(
         appended(table, wanted), compare=compare, problems=problems,
-        defaults=defaults if isinstance(defaults, dict) else {}, autobyz=asked_of(described),
+        defaults=defaults if isinstance(defaults, dict) else {}, autobyz=autobyz and autobyz.shown(display.names),
     )  # fmt: skip
-    only = ", ".join(f"{name} = {value}" for name, value in (where or {}).items())
+    notes = (*board.notes, *_notes(loaded, where or {}, words))
+    made = replace(board, notes=notes, validated=statistic == "validation", display=display)
+    printed(made)  # a column that is not there is an error now
+    return made
+
+
+def _notes(loaded: Loaded, where: Mapping[str, str], words: str) -> Iterable[str]:
+    """What a reader must know of the cells: which are left out, and whose methods they have."""
+    only = ", ".join(f"{name} = {value}" for name, value in where.items())
     plug_ins = sorted({one for result in loaded.results for one in origins(result.cell).items()})
     told = "; ".join(f"{name}: {origin}" for name, origin in plug_ins)
-    notes = (
-        f"Only cells with {only}." if only else "",
-        words,
-        f"Plug-ins: {told}." if told else "",
-        f"Cells of earlier code or data, of which the same settings were run again, are left out: {loaded.earlier}."
-        if loaded.earlier
-        else "",
-    )
-    return replace(board, notes=(*board.notes, *filter(None, notes)), validated=statistic == "validation")
+    again = "Cells of earlier code or data, of which the same settings were run again, are left out"
+    return filter(None, (
+        f"Only cells with {only}." if only else "", words, f"Plug-ins: {told}." if told else "",
+        f"{again}: {loaded.earlier}." if loaded.earlier else "",
+    ))  # fmt: skip
 
 
 def problems_of(store: Store | BoardStore, loaded: Loaded) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 from robustfl.records import plain
 
 from .board import OVERALL, Board, Row, Section, metric_meaning
-from .columns import Formatted, columns, formatted, note_mark, remarks, state_counts, title
+from .columns import COSTS, INTERVALS, Column, Formatted, columns, formatted, printed, remarks, state_counts, title
 from .paired import METHOD, compare, words_below
 from .store import write_atomic
 from .table_cell import CONFIDENCE, MIN_SEEDS, TableCell
@@ -51,7 +51,10 @@ class Markup:
 
     def table(self, board: Board, section: Section) -> tuple[list[str], str, list[list[str]]]:
         """The headings, the side (``l`` or ``r``) of each column, the lines."""
-        found = columns(board, section)
+        return self.of(columns(board, section))
+
+    def of(self, found: Sequence[Column]) -> tuple[list[str], str, list[list[str]]]:
+        """The headings, the sides, the lines of these columns."""
         lines = zip(*([self.cell(cell) for cell in column.cells] for column in found), strict=True)
         sides = "".join("r" if column.right else "l" for column in found)
         return [self.literal(column.head) for column in found], sides, [*map(list, lines)]
@@ -152,33 +155,69 @@ def to_html(board: Board) -> str:
 
 
 def to_latex(board: Board) -> str:
-    """One ``table*`` per metric and block; needs ``\\usepackage{booktabs}`` and ``\\usepackage{graphicx}``."""
-    tables = "\n".join(_latex_table(board, s, number=i) for i, s in enumerate(board.sections, 1))
-    return "% needs \\usepackage{booktabs} and \\usepackage{graphicx}\n" + tables
+    """One ``table*`` per metric and block, in the size at which all fit a page; needs ``\\usepackage{booktabs}``."""
+    size, kept, words = _fitting(board)
+    tables = "\n".join(_latex_table(board, s, kept(s), size, words, i) for i, s in enumerate(board.sections, 1))
+    return "% needs \\usepackage{booktabs}\n" + tables
 
 
-def _latex_table(board: Board, section: Section, *, number: int) -> str:
-    head, sides, rows = _LATEX.table(board, section)
-    notes = " ".join(filter(None, [words_below(section), *board.notes]))
-    used = {note_mark(n) for row in section.rows for e in row.places for n in e.notes} | {"!"}
+def _latex_table(board: Board, section: Section, found: Sequence[Column], size: str, words: str, number: int) -> str:
+    head, sides, rows = _LATEX.of(found)
+    notes = " ".join(filter(None, [words_below(section), *board.notes, words]))
+    used = {mark for column in found for cell in column.cells for mark in cell.marks.split(",")} | {"!"}
     lines = [
         r"\begin{table*}[t]",
         rf"\caption{{{latex_escape(title(board, section))}. {latex_escape(board.caption)}}}",
         rf"\label{{tab:leaderboard-{number}}}",
-        r"\centering\small",
-        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\centering\{size}\setlength{{\tabcolsep}}{{{_GAP}pt}}",
         rf"\begin{{tabular}}{{{sides}}}",
         r"\toprule",
         " & ".join(head) + r" \\",
         r"\midrule",
         *[" & ".join(row) + r" \\" for row in rows],
         r"\bottomrule",
-        r"\end{tabular}}",
+        r"\end{tabular}",
         *([rf"\par\footnotesize {latex_escape(notes)}"] if notes else []),
         *[rf"\par\footnotesize\textsuperscript{{{m}}} {latex_escape(t)}" for m, t in remarks(board) if m in used],
         r"\end{table*}",
     ]
     return "\n".join(lines) + "\n"
+
+
+_GAP = 4
+"""Points on either side of a column."""
+_PAGE = 504
+"""Points of a page's width, 7 inches."""
+_SIZES = {"small": 4.2, "footnotesize": 3.7, "scriptsize": 3.3}
+"""Points of a letter on average, by size."""
+
+
+def _fitting(board: Board) -> tuple[str, Callable[[Section], list[Column]], str]:
+    """The size of letters, the columns of every LaTeX table that fit a page, and what is left out in words.
+
+    Costs go first, unless they were asked for, then the intervals of single attacks.
+    """
+    asked = bool(board.display.columns)
+    steps = [(costs, spreads) for costs, spreads in ((True, True), (asked, True), (asked, False))]
+
+    def kept(section: Section, costs: bool, spreads: bool) -> list[Column]:
+        return [c for c in columns(board, section, spreads=spreads) if costs or c.kind != "cost"]
+
+    def fits(step: tuple[bool, bool], letter: float) -> bool:
+        found = [kept(section, *step) for section in board.sections]
+        return all(_letters(each) * letter + 2 * _GAP * len(each) <= _PAGE for each in found)
+
+    tried = [(size, step) for step in steps for size in list(_SIZES)[: 3 if step is steps[-1] else 2]]
+    size, step = next((one for one in tried if fits(one[1], _SIZES[one[0]])), tried[-1])
+    gone = ["costs"] * (not step[0] and not {*COSTS}.isdisjoint(printed(board)))
+    gone += [INTERVALS] * (not step[1] and any(place.spread() for row in board.rows for place in row.cells))
+    words = f"Left out for lack of width: {' and '.join(gone)} (leaderboard.csv)." if gone else ""
+    return size, lambda section: kept(section, *step), words
+
+
+def _letters(found: Sequence[Column]) -> int:
+    """The letters of a line of these columns."""
+    return sum(max([len(c.head), *(len(cell.text) + len(cell.marks) for cell in c.cells)]) for c in found)
 
 
 # --- forms for machines ----------------------------------------------------------------------------------------------

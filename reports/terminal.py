@@ -16,7 +16,7 @@ from rich.text import Text
 from robustfl.autobyz import TITLE
 
 from .board import Board, Row, Section
-from .columns import COSTS, Formatted, columns, remarks, state_counts, title
+from .columns import COSTS, INTERVALS, Formatted, columns, printed, remarks, state_counts, title
 from .figures.layout import wrapped
 from .grouping import NO_ATTACK
 from .paired import words_below
@@ -99,16 +99,18 @@ class _Tables:
 
     def _fitting(self, console: Console, options: ConsoleOptions) -> _Detail:
         """The most detail that fits the width; all of it in a ``whole`` table."""
-        order = by_harm(self.board, self.board.rows)
+        board = self.board
+        chosen = printed(board)
+        order = [i for i in by_harm(board, board.rows) if board.attacks[i] in chosen]
         if self.whole:
-            return _Detail(order)
+            return _Detail(tuple(order))
         wide = options.update(max_width=_UNLIMITED)
 
         def fits(detail: _Detail) -> bool:
             tables = (_table(self.board, s, detail) for s in self.board.sections)
             return all(Measurement.get(console, wide, t).maximum <= options.max_width for t in tables)
 
-        details = [*_details(order, 1 if order and self.board.attacks[order[0]] == NO_ATTACK else 0)]
+        details = [*_details(order, 1 if order and board.attacks[order[0]] == NO_ATTACK else 0)]
         # The first attack that goes brings a column with the hardest one's name: from there on tables may be wider.
         every = [d for d in details if len(d.attacks) == len(order)]
         for some in (every, details[len(every) :]):
@@ -118,10 +120,11 @@ class _Tables:
 
     def _left_out(self, detail: _Detail) -> str:
         board = self.board
-        gone = list(reversed(COSTS[detail.costs :]))
+        chosen = printed(board)
+        gone = [cost for cost in reversed(COSTS[detail.costs :]) if cost in chosen]
         if not detail.spreads and any(e.spread() for r in board.rows for e in r.cells):
-            gone.append("intervals or seeds of single attacks")
-        missing = [board.attacks[i] for i in sorted(set(range(len(board.attacks))) - set(detail.attacks))]
+            gone.append(INTERVALS)
+        missing = [a for i, a in enumerate(board.attacks) if i not in detail.attacks and a in chosen]
         if missing:
             gone.append(
                 f"{len(missing)} of {len(board.attacks)} attacks, the mildest first, which the worst case counts: "
@@ -145,10 +148,10 @@ def _table(board: Board, section: Section, detail: _Detail) -> Table:
     for column in columns(board, section, spreads=detail.spreads, worst_spread=detail.worst_spread):
         if column.kind == "attack" and column.attack not in detail.attacks:
             continue
-        if column.kind == "cost" and COSTS.index(column.head) >= detail.costs:
+        if column.kind == "cost" and COSTS.index(column.name) >= detail.costs:
             continue
         add(column.head, [_styled(cell, column.kind, detail) for cell in column.cells], right=column.right)
-    if board.autobyz is None and len(detail.attacks) < len(board.attacks):
+    if board.autobyz is None and len(detail.attacks) < sum(a in printed(board) for a in board.attacks):
         add(HARDEST, [Text(_hardest(board, row)) for row in section.rows], right=False)
     for line in zip(*shown, strict=True):
         table.add_row(*line)

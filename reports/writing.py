@@ -10,6 +10,7 @@ from robustfl.errors import StoreError, UsageError, some
 from robustfl.records import CellResult
 
 from .board import Board
+from .display import Display, renamed
 from .entries import slug_of
 from .loading import BoardStore, board_of, chosen, open_source
 from .published.board import TOLERANCE
@@ -53,6 +54,7 @@ def publish_store(
     where: Mapping[str, str] | None = None,
     compare: Sequence[str] = (),
     statistic: str | None = None,
+    display: Display | None = None,
     on_board: Callable[[Board, Path], None] = lambda board, folder: None,
 ) -> Written:
     """Write a leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
@@ -60,8 +62,8 @@ def publish_store(
     ``path`` is a store or a published board. The board claims ``tolerance`` (default: 0.01, or that of the board
     read), and holds ``curves`` during training if wanted or if the board read does. ``papers`` gives the citations of
     the records' methods for the site; ``where`` keeps cells with these labels, ``compare`` names more labels that say
-    who competes, ``statistic`` which numbers are ranked; ``on_board`` gets the leaderboard and its folder before
-    anything is written. The same store gives the same bytes.
+    who competes, ``statistic`` which numbers are ranked, ``display`` which columns tables print and what methods are
+    called for readers; ``on_board`` gets the leaderboard and its folder first. The same store gives the same bytes.
 
     Raises ``UsageError`` if ``path`` is neither or has no cell yet, ``StoreError`` if none of its files can be read;
     for a board all must.
@@ -70,8 +72,11 @@ def publish_store(
     _check_places(out, site, board)
     store = open_source(path)
     loaded = chosen(store.current(), where=where)
-    made = board_of(store, compare=compare, where=where, statistic=statistic, loaded=loaded)
     described = store.description()
+    made = board_of(
+        store, compare=compare, where=where, statistic=statistic, loaded=loaded, described=described, display=display
+    )
+    results = renamed(loaded.results, made.display.names)
     ready = _published(store, loaded, described, made.scenario, tolerance, curves) if board is not None else None
     folder = store.folder / report_folder(where or {}, compare, statistic) if out is None else Path(out)
     on_board(made, folder)
@@ -80,27 +85,25 @@ def publish_store(
     if figures:
         from .figures.writing import write_figures
 
-        files += write_figures(made, loaded.results, folder)
+        files += write_figures(made, results, folder)
     if ready is not None and board is not None:
         files.append(write_board(ready, board))
-    pages: list[Path] = []
-    if site is not None:
-        known = papers(loaded.results) if papers else {}
-        about = str(described.get("description") or "")
-        pages = _write_site(made, loaded.results, Path(site), about, known, files if figures else [])
+    pages = [] if site is None else _write_site(made, results, site, described, papers, files if figures else [])
     _retire(folder, files, site, pages)
     return Written(made, tuple(files), tuple(pages))
 
 
 def _write_site(
-    board: Board, results: Sequence[CellResult], site: Path, about: str, papers: Mapping[str, str], figures: list[Path]
-) -> list[Path]:
+    board: Board, results: Sequence[CellResult], site: str | Path, described: Mapping[str, object],
+    papers: Papers | None, figures: list[Path],
+) -> list[Path]:  # fmt: skip
     """Write the site with copies of these figures; its pages, then the copies."""
     from .site.writing import write_site
 
-    pictures = _pictures(figures, site / "figures")
+    pictures = _pictures(figures, Path(site) / "figures")
     names = [f"figures/{picture.name}" for picture in pictures]
-    return write_site(board, results, site, description=about, papers=papers, figures=names) + pictures
+    known, about = papers(results) if papers else {}, str(described.get("description") or "")
+    return write_site(board, results, site, description=about, papers=known, figures=names) + pictures
 
 
 def _retire(folder: Path, files: list[Path], site: str | Path | None, pages: list[Path]) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from robustfl.records import CellResult
-from robustfl.registry import split_outside
 from robustfl.reports.board import natural
 from robustfl.reports.figures.layout import DASHES, MARKERS, longest, wrapped
 from robustfl.reports.reproduction import Evidence, Item, Part, Selector, number
+from robustfl.specs import split_outside
 
 if TYPE_CHECKING:
     import pandas as pd

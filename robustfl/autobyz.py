@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,12 @@ class Asked:
     def members(self) -> tuple[str, ...]:
         """The labels of the members."""
         return tuple(member.label for member in self.ensemble.within(self.scope))
+
+    def shown(self, names: Mapping[str, str]) -> Asked:
+        """The same with attacks under these names."""
+        members = tuple(replace(m, attack=names.get(m.attack, m.attack)) for m in self.ensemble.members)
+        others = tuple((names.get(attack, attack), scope) for attack, scope in self.others)
+        return replace(self, ensemble=replace(self.ensemble, members=members), others=others)
 
     def renamed(self, cells: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
         """The cells, with the channel of a member that forges its own one in the attack's name, and no other."""

@@ -6,8 +6,6 @@ parties come in the same way: through the entry-point group ``robustfl.plugins``
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -16,10 +14,8 @@ import inspect
 import itertools
 import json
 import pickle
-import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from fractions import Fraction
 from functools import cache, lru_cache
 from importlib.metadata import Distribution, EntryPoint, distribution, entry_points, packages_distributions
 from pathlib import Path
@@ -30,11 +26,12 @@ import cloudpickle
 from robustfl import autobyz
 from robustfl.contracts import Method
 from robustfl.errors import RobustflError, UsageError, closest, told
-from robustfl.file_io import METHOD_NAME, unsafe
+from robustfl.file_io import METHOD_NAME
 from robustfl.layer_kinds import TABLE
 from robustfl.origins import file_origin, short_digest
 from robustfl.parameters import check_given, is_plain, remember, types_of
 from robustfl.plugin_code import MAIN, OWN, code_of, files_of, imports, session_code
+from robustfl.specs import parse, write_value
 
 KINDS = ("attack", "evasion", "defense", "norm", "algorithm", "objective", "model", "dataset", "partition")
 GROUP = "robustfl.plugins"
@@ -46,8 +43,6 @@ WORDS: dict[str, dict[str, str]] = {
     "evasion": {"sa": "standard accuracy, beside the evasions of a record"},
 }
 """Per kind the words that scenarios and records read as something else than a method of that name."""
-_DEEPEST = 16  # brackets in one spec
-_BARE = re.compile(r"[a-z][a-z0-9.\-]*(\(.*\))?", re.DOTALL)
 
 M = TypeVar("M", bound=type[Method])
 P = ParamSpec("P")
@@ -449,96 +444,14 @@ def _named(params: dict[str, Any], entry: Entry, spec: str) -> dict[str, Any]:
     return {entry.kind: params[""], **{key: value for key, value in params.items() if key}}
 
 
-def parse(spec: str) -> tuple[str, dict[str, Any]]:
-    """``"foe(eta=2, mode=own)"`` to ``("foe", {"eta": 2, "mode": "own"})``. Values: numbers, fractions, words.
-
-    A bare method in the first place, as in ``"opt(alie(z=1), evals=5)"``, is the value of ``""``.
-    """
-    if not isinstance(spec, str):
-        raise UsageError(f"a method is written as a text, 'name' or 'name(a=1)', not as {type(spec).__name__}")
-    text = spec.strip()
-    if unsafe(text):
-        raise UsageError(f"{spec!r}: a method is written in one line without control characters")
-    if _depth(text) > _DEEPEST:
-        raise UsageError(f"{spec[:60]!r} …: methods hold each other at most {_DEEPEST} deep")
-    if "(" not in text:
-        return text, {}
-    name, _, rest = text.partition("(")
-    if not rest.endswith(")"):
-        raise UsageError(f"{spec!r}: a closing parenthesis is missing; write name(parameter=value, ...)")
-    params: dict[str, Any] = {}
-    for item in filter(str.strip, split_outside(rest[:-1], ",")):
-        if not params and _BARE.fullmatch(item.strip()):
-            params[""] = item.strip()
-            continue
-        key, equals, value = item.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise UsageError(f"{spec!r}: {item!r} is not parameter=value")
-        if key.strip() in params:
-            raise UsageError(f"{spec!r}: {key.strip()} is given twice")
-        params[key.strip()] = read_value(value.strip())
-    return name.strip(), params
-
-
-def _depth(text: str) -> int:
-    """The depth to which brackets are nested."""
-    deepest = depth = 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def split_outside(text: str, sign: str) -> list[str]:
-    """The parts of a text between the signs outside brackets and quotes.
-
-    >>> split_outside("nnm+worst(of='a+b')", "+")
-    ['nnm', "worst(of='a+b')"]
-    """
-    parts, depth, start, quote = [], 0, 0, ""
-    for i, letter in enumerate(text):
-        if quote or letter in "'\"":
-            quote = "" if letter == quote else quote or letter
-            continue
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == sign and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
-    return [*parts, text[start:]]
-
-
-def read_value(text: str) -> Any:
-    """A Python literal, a fraction like ``8/255``, ``true``/``false``, or else the word itself."""
-    words: dict[str, Any] = {"true": True, "false": False, "none": None, "inf": float("inf")}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all of them: not a literal
-        pass
-    if re.fullmatch(r"\d+\s*/\s*\d+", text):
-        with contextlib.suppress(ValueError, ArithmeticError):  # thousands of digits, a denominator of zero
-            return float(Fraction(text.replace(" ", "")))
-    return text
-
-
 def describe(method: Method) -> str:
     """The shortest spec that builds ``method`` again: name and the parameters that differ from their defaults."""
     shown = []
     for f in dataclasses.fields(method):  # type: ignore[arg-type]
         value = getattr(method, f.name)
         if f.default is dataclasses.MISSING or value != f.default:
-            shown.append(f"{f.name}={_write_value(value)}")
+            shown.append(f"{f.name}={write_value(value)}")
     return method.name + (f"({', '.join(shown)})" if shown else "")
-
-
-def _write_value(value: Any) -> str:
-    """Text that ``read_value`` reads back exactly."""
-    if isinstance(value, float) and float(f"{value:g}") == value:
-        return f"{value:g}"
-    if isinstance(value, str) and read_value(value) == value and re.fullmatch(r"[\w./:~-]+", value):
-        return value
-    return repr(value)
 
 
 def identity(method: Method) -> Mapping[str, Any]:

@@ -12,10 +12,11 @@ from typing import Any
 from robustfl.defenses import parse_pipeline
 from robustfl.errors import RobustflError, UsageError, closest, some
 from robustfl.records import CellResult, labels_of, plain
-from robustfl.registry import describe, entries, parse
+from robustfl.registry import describe, entries
 from robustfl.reports.published import publish
 from robustfl.reports.published.board import carried
 from robustfl.reports.store import Store
+from robustfl.specs import parse
 
 from .cell import Cell
 from .expand import asked, expand, fingerprints, key_of, resolve

@@ -24,7 +24,7 @@ from robustfl.engine import Settings
 from robustfl.engine.precision import Precision
 from robustfl.errors import UsageError, closest
 from robustfl.parameters import python_numbers
-from robustfl.registry import parse
+from robustfl.specs import parse
 
 from .methods import (
     LISTED,

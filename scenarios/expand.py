@@ -17,7 +17,8 @@ from robustfl.contracts import Aggregator, BranchedNorm, LockstepNorm, OneMachin
 from robustfl.data import data_root
 from robustfl.errors import UsageError
 from robustfl.records import KEY_VERSION, LATER, digest, labels_of
-from robustfl.registry import KINDS, load_file, lookup, parse, reread_session
+from robustfl.registry import KINDS, load_file, lookup, reread_session
+from robustfl.specs import parse
 
 from .cell import LISTS, Cell, canonical_users, setting
 from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified

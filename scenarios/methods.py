@@ -17,7 +17,8 @@ from robustfl.errors import UsageError, closest
 from robustfl.file_io import unsafe
 from robustfl.models import Weights
 from robustfl.parameters import check, check_given, param
-from robustfl.registry import create, describe, identity, lookup, parse, until_changed
+from robustfl.registry import create, describe, identity, lookup, until_changed
+from robustfl.specs import parse
 
 
 @dataclass(frozen=True)

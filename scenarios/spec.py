@@ -16,7 +16,8 @@ from pydantic import Field, ValidationError
 from robustfl.errors import UsageError, closest, near, reason
 from robustfl.file_io import parse_toml, read_file
 from robustfl.parameters import python_numbers
-from robustfl.registry import KINDS, entries, parse
+from robustfl.registry import KINDS, entries
+from robustfl.specs import parse
 
 from .cell import LISTS, Cell, Frozen, first_problem, meant
 from .methods import METHODS

@@ -20,7 +20,7 @@ from .edge import edge
 from .search import Climb, Found, Search, farthest
 from .sight import alike, centre_and_spread, honest_rows, random_signs
 
-SIDES = ("up", "down", "signs", "loss")
+SIDES = ("up", "down", "signs", "loss", "start")
 LAYERS = ("all", "hidden", "weights", "last", "opposed", "weights-opposed")
 # Evaluations of the server's rule in a round between two searches.
 _NEAR = 6
@@ -47,13 +47,14 @@ class OptDrift(Attack):
 
     With ``side=loss`` the side is that of the loss, of every round anew: ``u = -ḡ/‖ḡ‖``, along which the honest loss
     grows fastest, ``σ = sign(u)``, and ``p = -ḡ`` is tried, too. That is no drift, but the best reply in one step.
+    ``side=start`` does the same against ``ḡ`` and all results so far, back to where training began.
 
     Attacks that look for the greatest distance in a round take back in the next one what they did; a drift adds up.
     Which side hurts depends on the model; under DSGD rows are gradients, so that ``up`` lowers the weights.
 
     Args:
-        side: ``up`` (σ = 1, default), ``down`` (σ = -1), ``signs`` (σ drawn once), or ``loss`` (against the
-            honest mean).
+        side: ``up`` (σ = 1, default), ``down`` (σ = -1), ``signs`` (σ drawn once), ``loss`` (against the honest mean)
+            or ``start`` (against all that was learned).
         layers: the entries of updates that drift, the others are ``ḡ``: ``all`` (default), ``last`` (from the last
             weight matrix on), ``hidden`` (those before it) or ``weights`` (the matrices before it); with ``opposed``
             the last layer and the scales of norms (vectors named ``weight``) drift the other way, with
@@ -78,7 +79,7 @@ class OptDrift(Attack):
     cost: ClassVar[str] = "3 (loss: 4) evals aggregations in every tenth round, 6 in the others"
     knowledge: ClassVar[Knowledge] = "defense"
 
-    side: str = param("up", choices=SIDES, doc="up, down, signs drawn once and kept, or against the honest mean")
+    side: str = param("up", choices=SIDES, doc="up, down, signs drawn once, loss (against the honest mean) or start")
     layers: str = param("all", choices=LAYERS, doc="the entries of updates that drift")
     evals: int = param(16, ge=1, doc="evaluations of the server's rule for each shape of the step")
     every: int = param(10, ge=1, doc="rounds from one search to the next")
@@ -93,12 +94,13 @@ class OptDrift(Attack):
         state = dict(view.state)
         if self.side == "signs" and "signs" not in state:
             state["signs"] = random_signs(mean, generator)
-        level = torch.full_like(mean, -1.0 if self.side == "down" else 1.0)
-        signs = state.get("signs", -mean.sign() if self.side == "loss" else level) * self._chosen(view, mean)
+        undone = self._undone(view, mean, state)
+        level = torch.full_like(mean, -1.0 if self.side == "down" else 1.0) if undone is None else -undone.sign()
+        signs = state.get("signs", level) * self._chosen(view, mean)
         steps = [signs, signs * spread, (edge(honest, signs) - mean) * signs.abs()]
         goal = signs
-        if self.side == "loss":
-            goal = signs * mean.abs()
+        if undone is not None:
+            goal = signs * undone.abs()
             steps.append(goal)
 
         def best_of(search: Search | Climb, shapes: Sequence[int]) -> tuple[Found, int]:
@@ -114,6 +116,15 @@ class OptDrift(Attack):
             age = 0
         state["best"] = torch.tensor([shape, best.spreads, age + 1], dtype=torch.float64)
         return Forged(alike(best.vector, view.f), state)
+
+    def _undone(self, view: View, mean: Tensor, state: dict[str, Tensor]) -> Tensor | None:
+        """What ``side`` works against, where that is a vector of the round: the honest mean, for ``start`` with all
+        results so far."""
+        if self.side == "start":
+            nothing = torch.zeros_like(mean)
+            state["so_far"] = state.get("so_far", nothing) + (nothing if view.previous is None else view.previous)
+            return mean + state["so_far"]
+        return mean if self.side == "loss" else None
 
     def _chosen(self, view: View, like: Tensor) -> Tensor:
         """The share of the side that every entry takes: 1, -1 where it drifts the other way, 0 where it stays."""

@@ -9,7 +9,8 @@ from typing import ClassVar
 from robustfl.contracts import Evasion
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
-from robustfl.registry import create, describe, register, split_outside
+from robustfl.registry import create, describe, register
+from robustfl.specs import split_outside
 
 from .apgd import APGDCE, APGDT
 from .balls import NORMS

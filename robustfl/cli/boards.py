@@ -36,9 +36,22 @@ from robustfl.records import CellResult
 @click.option(
     "--compare", multiple=True, metavar="LABEL", help="Rank values of this label, too, instead of within each."
 )
+@click.option(
+    "--columns",
+    multiple=True,
+    metavar="NAME,NAME",
+    help="Columns of the printed tables, in this order: rank, labels, attacks, costs, or single ones by their heading.",
+)
+@click.option("--drop", multiple=True, metavar="NAME,NAME", help="Columns that printed tables leave out, e.g. costs.")
+@click.option(
+    "--names", type=PATH, help='TOML file with the names of methods and columns in print: "foe(eta=10)" = "FoE".'
+)
 @plugins("Load methods (their papers) from a file.")
 @FORMAT
-def report(store: Path, *, site: Path | None, plugins: tuple[str, ...], form: str, **how: Any) -> int:
+def report(
+    store: Path, *, site: Path | None, columns: tuple[str, ...], drop: tuple[str, ...], names: Path | None,
+    plugins: tuple[str, ...], form: str, **how: Any,
+) -> int:  # fmt: skip
     """Print the leaderboard of STORE (e.g. runs/quickstart) and write it as CSV, Markdown, LaTeX, JSON and figures.
 
     STORE may also be a published board, here and in `plot` and `diff`.
@@ -46,12 +59,19 @@ def report(store: Path, *, site: Path | None, plugins: tuple[str, ...], form: st
     \b
     robustfl report runs/quickstart --site site --board board.json.gz
     robustfl report board.json.gz --out report
+    robustfl report runs/quickstart --columns "defense,none,worst case" --names names.toml
     """
+    from robustfl.reports.display import Display, columns_of, read_names
     from robustfl.reports.writing import publish_store
 
     papers = (lambda results: papers_of(results, plugins)) if site is not None else None
+    display = Display(
+        tuple(name for text in columns for name in columns_of(text)),
+        tuple(name for text in drop for name in columns_of(text)),
+        {} if names is None else read_names(names),
+    )
     made = publish_store(
-        store, site=site, papers=papers,
+        store, site=site, papers=papers, display=display,
         on_board=lambda found, folder: print_board(found, form, full=str(folder / "leaderboard.csv")), **how,
     )  # fmt: skip
     if form == "json":

@@ -77,7 +77,8 @@ def _file(target: str, limit: float) -> list[dict[str, Any]]:
 
 
 def _named(target: str, limit: float) -> list[dict[str, Any]]:
-    from robustfl.registry import create, entries, parse, split_outside
+    from robustfl.registry import create, entries
+    from robustfl.specs import parse, split_outside
 
     parts = split_outside(target, "+")
     if len(parts) > 1:  # a pipeline obeys the laws that its parts obey

@@ -15,7 +15,8 @@ from robustfl.contracts import Context, View
 from robustfl.defenses import Mixed, Stack
 from robustfl.defenses.preaggregators.mixing import grouped
 from robustfl.randomness import stream
-from robustfl.registry import create, entries, split_outside
+from robustfl.registry import create, entries
+from robustfl.specs import split_outside
 
 pytestmark = pytest.mark.peers
 # A peer's warnings are not ours to fix.

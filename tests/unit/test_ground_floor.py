@@ -20,6 +20,7 @@ from robustfl.layout import flatten_parameters, layout_of, read_statistics, tag_
 from robustfl.parameters import check, param
 from robustfl.randomness import derive, numpy_stream, stream
 from robustfl.records import CellResult, Metrics, canonical, completed, plain
+from robustfl.specs import parse
 
 
 class Copy(Attack):
@@ -94,7 +95,7 @@ def test_classes_that_are_no_method_are_refused(clean_registry: None) -> None:
     ],
 )
 def test_specs_are_parsed(spec: str, expected: tuple[str, dict[str, object]]) -> None:
-    assert registry.parse(spec) == expected
+    assert parse(spec) == expected
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_row_at_chance_without_attack_is_named_and_never_bold(
         for form in (to_text, to_markdown, to_html, lambda b: to_latex(b).replace("\\%", "%")):
             assert (words in form(made)) is (chance is not None)
         assert (f"{words}{tail}" in to_latex(made).replace("\\%", "%")) is (chance is not None)
-        assert (r"\textbf" in to_latex(made)) is (chance is None)
+        assert (r"\textbf" in to_latex(made)) is (chance is None and len(rows(made)) == 2)
 
 
 def test_many_attacks_stand_in_the_notes() -> None:
@@ -375,8 +375,8 @@ def test_costs_are_those_without_attack_where_every_row_has_such() -> None:
     assert "Costs: mean seconds per round, highest peak memory." in made.notes
 
 
-@pytest.mark.parametrize(("seeds", "bold"), [(2, 2), (5, 1)])
-def test_worst_cases_that_may_be_the_first_are_bold(seeds: int, bold: int) -> None:
+@pytest.mark.parametrize(("seeds", "bold"), [(2, 0), (5, 1)])
+def test_worst_cases_that_may_be_the_first_are_bold_where_others_may_not(seeds: int, bold: int) -> None:
     low, high = [0.4, 0.41, 0.42, 0.43, 0.44][:seeds], [0.8, 0.81, 0.82, 0.83, 0.84][:seeds]
     made = board(*cells("mean", sf=low), *cells("median", sf=high))
     tables = len(made.sections)

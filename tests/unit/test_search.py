@@ -27,7 +27,8 @@ from robustfl.attacks.byzantine.search import (
 from robustfl.contracts import Aggregator, Attack, Context, Forged, Rehearsal, Step, View
 from robustfl.defenses import parse_pipeline
 from robustfl.randomness import stream
-from robustfl.registry import create, describe, entries, parse
+from robustfl.registry import create, describe, entries
+from robustfl.specs import parse
 
 
 def rows(h: int = 7, d: int = 12, seed: int = 0, mean: float = 0.7) -> Tensor:

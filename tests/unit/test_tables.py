@@ -5,25 +5,31 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_store import board, place, record
+from fake_store import board, place, record, stored
 from rich.console import Console
 from rich.measure import Measurement
 
 from robustfl.cli.verify import _tail
+from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports import rank_board
 from robustfl.reports.benchmark.data import percent
 from robustfl.reports.board import Board
 from robustfl.reports.columns import costs
+from robustfl.reports.display import Display, read_names
 from robustfl.reports.frame import frame
+from robustfl.reports.loading import board_of
 from robustfl.reports.paired import compare
 from robustfl.reports.site.pages import Notes, ranking, value
 from robustfl.reports.table_cell import TableCell
-from robustfl.reports.tables import to_csv, to_json, to_markdown, to_text
+from robustfl.reports.tables import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.terminal import _details, _table, by_harm, terminal
 from robustfl.scenarios.verify import Check, Verification
 
@@ -245,3 +251,80 @@ def test_why_a_board_is_undecided_is_said(
     made = tuple(Check("0" * 32, {"seed": 0}, verdict, "") for verdict in checks)
     _tail(Verification("b", 0.01, 0.01, 4, 4, len(made), 7, checks=made, **more), "")  # type: ignore[arg-type]
     assert f"UNDECIDED: {words}" in capsys.readouterr().out
+
+
+# --- what a reader chooses to see ------------------------------------------------------------------------------------
+
+
+NAMES = {"foe(eta=10)": "FoE", "none": "No attack", "median": "Median", "defense": "Aggregator", "worst case": "Worst"}
+
+
+@pytest.fixture
+def chosen(tmp_path: Path) -> Callable[..., Board]:
+    """Makes a board of two rules under three attacks that shows these columns under these names."""
+    rows = (row(rule, **{"none": 0.9, "sf": sa, "foe(eta=10)": sa}) for rule, sa in (("median", 0.8), ("mean", 0.2)))
+    store = stored(tmp_path, [one for found in rows for one in found])
+
+    def made(*columns: str, drop: tuple[str, ...] = (), names: dict[str, str] | None = None) -> Board:
+        return board_of(store, display=Display(columns, drop, names or {}))
+
+    return made
+
+
+def test_columns_are_printed_as_chosen_under_the_names_given(chosen: Callable[..., Board]) -> None:
+    heads = next(line for line in to_markdown(chosen()).splitlines() if line.startswith("|"))
+    assert heads == r"| \# | defense | norm | none | foe(eta=10) | sf | worst case | s/round | peak MiB |"
+    made = chosen("Worst", "defense", "attacks", drop=("sf",), names=NAMES)
+    lines = [line for line in to_markdown(made).splitlines() if line.startswith("|")]
+    assert lines[0] == "| Worst | Aggregator | No attack | FoE |"
+    assert {line.split(" | ")[1] for line in lines[2:]} == {"Median", "mean"}
+    assert to_latex(made).count("Worst & Aggregator & No attack & FoE \\\\") == len(made.sections)
+    assert "foe(eta=10)" not in to_text(made)
+    assert "FoE" in made.caption
+    assert "peak MiB" not in to_text(chosen(drop=("costs",)))
+
+
+@pytest.mark.parametrize(("columns", "how", "words"), [
+    (["worst caes"], {}, "columns: there is no column 'worst caes'; did you mean 'worst case'?"),
+    ([], {"drop": ("cost",)}, "drop: there is no column 'cost'; did you mean 'costs'"),
+    (["costs"], {"drop": ("costs",)}, "no column is left"),
+    ([], {"names": {"foe(eta=10)": "sf"}}, "names: 'foe(eta=10)' and 'sf' would both be 'sf'"),
+])  # fmt: skip
+def test_a_column_that_is_not_there_and_one_name_for_two_are_refused(
+    chosen: Callable[..., Board], columns: list[str], how: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        chosen(*columns, **how)
+
+
+def test_names_come_from_a_toml_file(tmp_path: Path) -> None:
+    file = tmp_path / "names.toml"
+    file.write_text('"foe(eta=10)" = "FoE"\n', encoding="utf-8")
+    assert read_names(file) == {"foe(eta=10)": "FoE"}
+    for text, words in (("foe = 1", "'foe' = 1 must be a text"), ("foe =", "cannot be read"), ('foe = " "', "must be")):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(UsageError, match=re.escape(words)):
+            read_names(file)
+    with pytest.raises(UsageError, match="No such file"):
+        read_names(tmp_path / "none.toml")
+
+
+def test_a_latex_table_leaves_out_costs_and_then_intervals_before_it_is_wider_than_a_page() -> None:
+    def latex(attacks: int) -> tuple[str, str]:
+        values = {f"attack-{i}": 0.5 for i in range(attacks)}
+        rows = (record(attack=attack, sa=sa, ra={}, seed=seed) for attack, sa in values.items() for seed in range(3))
+        text = to_latex(board(*rows))
+        return text, next(line for line in text.splitlines() if line.startswith("\\#"))
+
+    text, line = latex(2)
+    assert "s/round" in line
+    assert r"\small" in text
+    assert "resizebox" not in text
+    assert "(50.0--50.0)" in text
+    text, line = latex(5)
+    assert "s/round" not in line
+    assert "attack-4" in line
+    assert "Left out for lack of width: costs (" in text
+    text, line = latex(8)
+    assert "attack-7" in line
+    assert "costs and intervals or seeds of single attacks" in text
