@@ -87,6 +87,7 @@ def report(
     figures: bool = True,
     site: str | Path | None = None,
     board: str | Path | None = None,
+    cells: str | Path | None = None,
     where: Mapping[str, str] | None = None,
     compare: Sequence[str] = (),
     statistic: str | None = None,
@@ -99,17 +100,18 @@ def report(
     That is ``<path>/report`` by default, of a board ``NAME.json.gz`` the folder ``NAME/report`` beside it, and a folder
     beside that for a report of some cells only.
 
-    With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks. ``where``
-    keeps cells with these labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are
-    ranked, as in ``leaderboard``. Printed tables (text, Markdown, LaTeX) have the ``columns`` in their order, without
-    those in ``drop``; ``names`` are methods' and columns' names in print, ``{"foe(eta=10)": "FoE"}``. The same store
-    gives the same bytes. Returns the files in the order of writing.
+    With ``site`` also a web site into that folder, with ``board`` a file that ``robustfl verify`` checks, with
+    ``cells`` a table with a line per cell (.csv, .csv.gz, .parquet). ``where`` keeps cells with these labels,
+    ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked, as in ``leaderboard``.
+    Printed tables (text, Markdown, LaTeX) have the ``columns`` in their order, without those in ``drop``; ``names`` are
+    methods' and columns' names in print, ``{"foe(eta=10)": "FoE"}``. The same store gives the same bytes. Returns the
+    files in the order of writing.
     """
     from .display import Display
     from .writing import publish_store
 
     written = publish_store(
-        path, out, figures=figures, site=site, board=board, where=where, compare=compare,
+        path, out, figures=figures, site=site, board=board, cells=cells, where=where, compare=compare,
         statistic=statistic, display=Display(tuple(columns), tuple(drop), names or {}),
     )  # fmt: skip
     return [*written.files, *written.site]

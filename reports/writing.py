@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+
+import pandas as pd
 
 from robustfl.errors import StoreError, UsageError, some
 from robustfl.records import CellResult
@@ -12,6 +16,8 @@ from robustfl.records import CellResult
 from .board import Board
 from .display import Display, renamed
 from .entries import slug_of
+from .frame import frame
+from .grouping import text
 from .loading import BoardStore, board_of, chosen, open_source
 from .published.board import TOLERANCE
 from .published.board import Board as PublishedBoard
@@ -49,6 +55,7 @@ def publish_store(
     site: str | Path | None = None,
     board: str | Path | None = None,
     curves: bool = False,
+    cells: str | Path | None = None,
     tolerance: float | None = None,
     papers: Papers | None = None,
     where: Mapping[str, str] | None = None,
@@ -60,16 +67,17 @@ def publish_store(
     """Write a leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
 
     ``path`` is a store or a published board. The board claims ``tolerance`` (default: 0.01, or that of the board
-    read), and holds ``curves`` during training if wanted or if the board read does. ``papers`` gives the citations of
-    the records' methods for the site; ``where`` keeps cells with these labels, ``compare`` names more labels that say
-    who competes, ``statistic`` which numbers are ranked, ``display`` which columns tables print and what methods are
-    called for readers; ``on_board`` gets the leaderboard and its folder first. The same store gives the same bytes.
+    read), and holds ``curves`` during training if wanted or if the board read does. ``cells`` is a file for the table
+    of all cells. ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these
+    labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked, ``display``
+    which columns tables print and what methods are called for readers; ``on_board`` gets the leaderboard and its folder
+    first. The same store gives the same bytes.
 
     Raises ``UsageError`` if ``path`` is neither or has no cell yet, ``StoreError`` if none of its files can be read;
     for a board all must.
     """
     _check_board(board, tolerance, curves)
-    _check_places(out, site, board)
+    _check_places(out, site, board, cells)
     store = open_source(path)
     loaded = chosen(store.current(), where=where)
     described = store.description()
@@ -81,16 +89,18 @@ def publish_store(
     folder = store.folder / report_folder(where or {}, compare, statistic) if out is None else Path(out)
     on_board(made, folder)
     sweep_leftovers(store.folder, folder, site or folder)
-    files = write_all(made, folder)
-    if figures:
-        from .figures.writing import write_figures
-
-        files += write_figures(made, results, folder)
-    if ready is not None and board is not None:
-        files.append(write_board(ready, board))
+    files = write_all(made, folder) + (_draw(made, results, folder) if figures else [])
+    files += [] if ready is None or board is None else [write_board(ready, board)]
+    files += [] if cells is None else [_write_cells(frame(loaded.results), Path(cells))]
     pages = [] if site is None else _write_site(made, results, site, described, papers, files if figures else [])
     _retire(folder, files, site, pages)
     return Written(made, tuple(files), tuple(pages))
+
+
+def _draw(board: Board, results: Sequence[CellResult], folder: Path) -> list[Path]:
+    from .figures.writing import write_figures
+
+    return write_figures(board, results, folder)
 
 
 def _write_site(
@@ -104,6 +114,17 @@ def _write_site(
     names = [f"figures/{picture.name}" for picture in pictures]
     known, about = papers(results) if papers else {}, str(described.get("description") or "")
     return write_site(board, results, site, description=about, papers=known, figures=names) + pictures
+
+
+def _write_cells(table: pd.DataFrame, path: Path) -> Path:
+    """Write the table of cells as the file's ending says."""
+    if path.suffix == ".parquet":
+        table = table.assign(**{str(name): table[name].map(text) for name in table.select_dtypes("object")})
+        write_atomic(path, table.to_parquet(index=False))
+        return path
+    data = table.to_csv(index=False, lineterminator="\n").encode()
+    write_atomic(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
 
 
 def _retire(folder: Path, files: list[Path], site: str | Path | None, pages: list[Path]) -> None:
@@ -133,18 +154,23 @@ def _check_board(board: str | Path | None, tolerance: float | None, curves: bool
         raise UsageError(f"{words}, and none is written; name its file with board")
 
 
-def _check_places(out: str | Path | None, site: str | Path | None, board: str | Path | None) -> None:
+def _check_places(*places: str | Path | None) -> None:
     """Raise ``UsageError`` before anything is written where something cannot be written to, or is among records."""
+    out, site, board, cells = places
     for name, folder in (("out", out), ("site", site)):
         if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
             raise UsageError(f"{name}={str(folder)!r} is a file, where a folder is needed")
     refuse_board(board)
-    for name, place in (("out", out), ("board", board)):
+    for name, place in (("out", out), ("board", board), ("cells", cells)):
         if place is not None:
             refuse_records(name, place)
     if site is not None:
         refuse_store("site", site)
         refuse_file("site", Path(site) / "index.html", mark="robustfl")
+    if cells is not None and not str(cells).endswith((".csv", ".csv.gz", ".parquet")):
+        raise UsageError(f"cells={str(cells)!r} must end in .csv, .csv.gz or .parquet")
+    if str(cells).endswith(".parquet") and find_spec("pyarrow") is None:
+        raise UsageError(f"cells={str(cells)!r}: Parquet needs pyarrow; pip install pyarrow, or write .csv")
 
 
 def _published(

@@ -24,6 +24,11 @@ from robustfl.records import CellResult
 @click.option("--site", type=PATH, help="Also write a web site into this folder.")
 @click.option("--board", type=PATH, help="Also write a board that `verify` can check, e.g. board.json.gz.")
 @click.option("--curves", is_flag=True, help="The board also holds the accuracies during training.")
+@click.option(
+    "--cells",
+    type=PATH,
+    help="Also write the table of all cells, a line each, as .csv, .csv.gz or .parquet.",
+)
 @tolerance("What the board claims: by how much an accuracy may differ when a cell is run again.", default=None)
 @click.option(
     "--statistic",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from fake_store import board, place, record, stored
 from rich.console import Console
@@ -19,7 +20,7 @@ from rich.measure import Measurement
 from robustfl.cli.verify import _tail
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-from robustfl.reports import rank_board
+from robustfl.reports import rank_board, report
 from robustfl.reports.benchmark.data import percent
 from robustfl.reports.board import Board
 from robustfl.reports.columns import costs
@@ -328,3 +329,17 @@ def test_a_latex_table_leaves_out_costs_and_then_intervals_before_it_is_wider_th
     text, line = latex(8)
     assert "attack-7" in line
     assert "costs and intervals or seeds of single attacks" in text
+
+
+def test_the_table_of_cells_is_written_as_its_ending_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = stored(tmp_path / "store", row("median", none=0.9, sf=0.5))
+    for ending in ("csv", "csv.gz"):
+        file = tmp_path / f"cells.{ending}"
+        assert file in report(store.folder, tmp_path / "out", figures=False, cells=file)
+        found = pd.read_csv(file)
+        assert dict(zip(found["attack"].fillna("none"), found["sa"], strict=True)) == {"none": 0.9, "sf": 0.5}
+    monkeypatch.setattr("robustfl.reports.writing.find_spec", lambda name: None)
+    for name, words in (("cells.txt", "must end in .csv, .csv.gz or .parquet"), ("c.parquet", "pip install pyarrow")):
+        with pytest.raises(UsageError, match=re.escape(words)):
+            report(store.folder, tmp_path / "never", cells=tmp_path / name)
+    assert not (tmp_path / "never").exists()
