@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "key": ("robustfl/records.py", "scenarios/expand.py"),
     "resume": ("scenarios/checkpoint.py", "reports/store.py"),
     "ranks": ("reports/ranking.py", "reports/table_cell.py", "reports/moderated_t.py", "reports/paired.py"),
-    "verify": ("scenarios/verify.py", "reports/published/*.py"),
+    "verify": ("scenarios/verify.py", "scenarios/isolated*.py", "reports/published/*.py"),
 }
 BY_HAND: tuple[tuple[str, str, str], ...] = (
     ("defenses/aggregators/krum.py", '(2 if variant == "blanchard" else 1)', '(3 if variant == "blanchard" else 1)'),
@@ -170,6 +170,11 @@ def git(*arguments: str) -> list[str]:
     return [line for line in said.split("\0") if line]
 
 
+def rooms_of(files: Sequence[str]) -> dict[str, str]:
+    """The rooms of those files in which faults are planted."""
+    return {f: room for room, patterns in ROOMS.items() for one in patterns for f in files if fnmatch(f, one)}
+
+
 def by_hand(sources: Mapping[str, bytes], rooms: Mapping[str, str]) -> list[Mutant]:
     """The mutants written by hand. Exits where a text is not there exactly once."""
     found = []
@@ -289,7 +294,7 @@ def main() -> int:
     options = parser.parse_args()
     began, wanted = time.monotonic(), re.compile(options.only)
     tracked = [file for file in git("ls-files") if (ROOT / file).is_file()]
-    rooms = {f: room for room, patterns in ROOMS.items() for one in patterns for f in tracked if fnmatch(f, one)}
+    rooms = rooms_of(tracked)
     sources = {file: (ROOT / file).read_bytes() for file in rooms}
     mutants = [m for m in by_hand(sources, rooms) if wanted.search(m.file) or wanted.fullmatch(m.name)]
     named = {file: room for file, room in rooms.items() if wanted.search(file)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import BY_HAND, ROOT, Mutant, arguments_for, by_hand, changes, draw
+from tests.mutants import BY_HAND, ROOT, Mutant, arguments_for, by_hand, changes, draw, rooms_of
 
 SOURCE = b'''
 LIMIT = 3
@@ -19,7 +19,7 @@ def far(x: "int | None", y=2):
 
 def test_faults_written_by_hand_stand_in_the_sources_once() -> None:
     sources = {file: (ROOT / file).read_bytes() for file, *_ in BY_HAND}
-    found = by_hand(sources, dict.fromkeys(sources, "a room"))
+    found = by_hand(sources, rooms_of([*sources]))
     assert [mutant.name for mutant in found] == [f"H{number:02}" for number in range(1, 21)]
     assert all(mutant.planted(sources[mutant.file]) != sources[mutant.file] for mutant in found)
 
