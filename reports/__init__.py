@@ -94,6 +94,7 @@ def report(
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
+    all_pairs: bool = False,
 ) -> list[Path]:
     """Write the leaderboard of a store, or of a published board, in every form, and its figures, into ``out``.
 
@@ -104,7 +105,8 @@ def report(
     ``cells`` a table with a line per cell (.csv, .csv.gz, .parquet). ``where`` keeps cells with these labels,
     ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked, as in ``leaderboard``.
     Printed tables (text, Markdown, LaTeX) have the ``columns`` in their order, without those in ``drop``; ``names`` are
-    methods' and columns' names in print, ``{"foe(eta=10)": "FoE"}``. The same store gives the same bytes. Returns the
+    methods' and columns' names in print, ``{"foe(eta=10)": "FoE"}``; with ``all_pairs`` ranges of
+    ranks are of all pairs of rows, not of each against the first. The same store gives the same bytes. Returns the
     files in the order of writing.
     """
     from .display import Display
@@ -112,7 +114,7 @@ def report(
 
     written = publish_store(
         path, out, figures=figures, site=site, board=board, cells=cells, where=where, compare=compare,
-        statistic=statistic, display=Display(tuple(columns), tuple(drop), names or {}),
+        statistic=statistic, display=Display(tuple(columns), tuple(drop), names or {}, all_pairs),
     )  # fmt: skip
     return [*written.files, *written.site]
 

@@ -82,7 +82,7 @@ class Board:
     ``defaults`` are the labels of a cell that says nothing, as far as the store knows them. ``autobyz`` is what the
     column AutoByz, if there is one, is the worst case of. ``calm_costs``: seconds are those of rounds without attack,
     where rows have such. Where it is ``validated``, SA is that on validation data. ``display`` says what printed tables
-    show.
+    show. With ``all_pairs`` ranges of ranks are of all pairs of rows, else of every row against the first.
     """
 
     scenario: str
@@ -102,6 +102,7 @@ class Board:
     autobyz: Asked | None = None
     calm_costs: bool = False
     validated: bool = False
+    all_pairs: bool = False
     display: Display = field(default_factory=Display)
 
     def label(self, row: Row, name: str, default: str = "") -> str:

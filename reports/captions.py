@@ -14,7 +14,7 @@ from robustfl.errors import some
 
 from .board import in_words, metric_title, natural, row_name
 from .grouping import DECLARED, NO_ATTACK, Cell, absent, bare, text
-from .paired import LEVEL, PAIRS, span
+from .paired import LEVEL, METHOD, PAIRS, span
 from .table_cell import CONFIDENCE, NO_EFFECT, NORMAL, STATES, TableCell, acts
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def how_to_read(board: Board, compare: Sequence[str] = ()) -> tuple[str, ...]:
         *((len(counted) > _NAMED, f"Worst case{which} over {listed(counted)}.") for counted, which in _counted(board)),
         (
             any(r.ranks is not None and r.ranks[0] < r.ranks[1] for r in rows),
-            f"Ranks such as 1–4: rows that cannot be told apart ({PAIRS}, {LEVEL:.0%}).",
+            f"Ranks such as 1–4: rows that cannot be told apart ({PAIRS}, {LEVEL:.0%})."
+            if board.all_pairs
+            else f"Ranks such as 1–4: rows that cannot be told apart from the first ({METHOD}, {LEVEL:.0%}).",
         ),
         (bool(board.task_names), f"Overall: per seed the mean over the {tasks} tasks ({listed(board.task_names)})."),
         (

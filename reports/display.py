@@ -24,11 +24,15 @@ GROUPS = {"labels": "label", "attacks": "attack", "costs": "cost"}
 
 @dataclass(frozen=True)
 class Display:
-    """The columns of printed tables in their order (none: all), those left out, and names in the place of labels."""
+    """The columns of printed tables in their order (none: all), those left out, and names in the place of labels.
+
+    With ``all_pairs`` ranges of ranks are of all pairs of rows, else of every row against the first.
+    """
 
     columns: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    all_pairs: bool = False
 
     def chosen(self, kinds: Mapping[str, str]) -> tuple[str, ...]:
         """The columns to print, of those that there are with their kinds. Raises ``UsageError`` for any other."""

@@ -107,6 +107,7 @@ def board_of(
     board = rank_board(
         appended(table, wanted), compare=compare, problems=problems,
         defaults=defaults if isinstance(defaults, dict) else {}, autobyz=autobyz and autobyz.shown(display.names),
+        all_pairs=display.all_pairs,
     )  # fmt: skip
     notes = (*board.notes, *_notes(loaded, where or {}, words))
     made = replace(board, notes=notes, validated=statistic == "validation", display=display)

@@ -21,6 +21,7 @@ MIN_PAIRS = 3
 """Two seeds tell nothing apart: over many rows the moderated test would err too often (13 % at 15 rows)."""
 
 Array = NDArray[np.float64]
+Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -109,33 +110,67 @@ def half_width(variance: float, n: int, prior: Prior | None, confidence: float) 
 
 
 def pair_p_values(tables: Array, samples: int | None) -> tuple[Array, Array]:
-    """Two-sided p-values ``[r r]`` of all pairs of rows, and by how many seeds they are paired.
+    """Two-sided p-values ``[r r]`` of all pairs of rows, 1 of a row with itself, and by how many seeds they are paired.
 
-    ``tables [r s]`` are accuracies per row and seed, NaN where a row has none. The differences of the logits are tested
-    seed by seed with moderated variances; a pair with fewer than ``MIN_PAIRS`` seeds in common has p = 1, and so has
-    one whose accuracies differ the other way on average.
+    For the arguments see ``p_values``.
     """
     rows = len(tables)
-    counts = np.zeros((rows, rows))
-    p = np.ones((rows, rows))
-    if rows < 2:
-        return p, counts
+    p, counts = np.ones((rows, rows)), np.zeros((rows, rows))
+    first, second = np.triu_indices(rows, 1)
+    found, n = p_values(tables, samples, first, second)
+    p[first, second] = p[second, first] = found
+    counts[first, second] = counts[second, first] = n
+    return p, counts
+
+
+def p_values(tables: Array, samples: int | None, first: Places, second: Places) -> tuple[Array, Array]:
+    """Two-sided p-values of pairs of rows, and by how many seeds they are paired.
+
+    ``tables [r s]`` are accuracies per row and seed, NaN where a row has none. The differences of the logits are tested
+    seed by seed with variances that those of the table's pairs moderate (of each row with the next ``_PRIOR_ROWS``,
+    which are all pairs of most tables). A pair with fewer than ``MIN_PAIRS`` seeds in common has p = 1, and so has one
+    whose accuracies differ the other way on average.
+    """
+    found = np.ones(len(first))
+    if len(tables) < 2:
+        return found, np.zeros(len(first))
     x = logit(tables, samples)
     floors = np.array([resolution(row[~np.isnan(row)], samples) if (~np.isnan(row)).any() else 0.0 for row in tables])
-    first, second = np.triu_indices(rows, 1)
-    apart = x[second] - x[first]
-    n = (~np.isnan(apart)).sum(1)
-    counts[first, second] = counts[second, first] = n
+    seen, n = _variances(x, floors, *_neighbors(len(tables)))
     known = n >= MIN_PAIRS
     if not known.any():
-        return p, counts
-    d = (n[known] - 1).astype(np.float64)
-    seen = np.maximum(np.nanvar(apart[known], axis=1, ddof=1), (floors[first] + floors[second])[known])
-    prior = prior_of(seen, d, pooled=float((rows - 1) * d.max()))
-    variance, dof = (seen, d) if prior is None else prior.moderate(seen, d)
-    t = np.nanmean(apart[known], axis=1) / np.sqrt(variance / n[known])
-    found = 2 * stdtr(dof, -np.abs(t))
-    plain = np.nanmean((tables[second] - tables[first])[known], axis=1)
-    found[plain * t < 0] = 1.0  # ranks go by accuracies, which their logits may order differently
-    p[first[known], second[known]] = p[second[known], first[known]] = found
-    return p, counts
+        return found, _variances(x, floors, first, second)[1]
+    dofs = (n[known] - 1).astype(np.float64)
+    prior = prior_of(seen[known], dofs, pooled=float((len(tables) - 1) * dofs.max()))
+    seen, n = _variances(x, floors, first, second)
+    known = n >= MIN_PAIRS
+    of, to = first[known], second[known]
+    dofs = (n[known] - 1).astype(np.float64)
+    variance, dof = (seen[known], dofs) if prior is None else prior.moderate(seen[known], dofs)
+    t = np.nanmean(x[to] - x[of], axis=1) / np.sqrt(variance / n[known])
+    p = 2 * stdtr(dof, -np.abs(t))
+    plain = np.nanmean(tables[to] - tables[of], axis=1)
+    p[plain * t < 0] = 1.0  # ranks go by accuracies, which their logits may order differently
+    found[known] = p
+    return found, n
+
+
+_PRIOR_ROWS = 50
+
+
+def _neighbors(rows: int) -> tuple[Places, Places]:
+    """The pairs of each row with the next ones, after the last with the first ones; all pairs of a short table."""
+    if rows <= 2 * _PRIOR_ROWS + 1:
+        return np.triu_indices(rows, 1)
+    first = np.repeat(np.arange(rows), _PRIOR_ROWS)
+    return first, (first + np.tile(np.arange(1, _PRIOR_ROWS + 1), rows)) % rows
+
+
+def _variances(x: Array, floors: Array, first: Places, second: Places) -> tuple[Array, Array]:
+    """The variances of pairs' differences, not below what the images resolve, and the seeds they have in common."""
+    apart = x[second] - x[first]
+    n = (~np.isnan(apart)).sum(1)
+    several = n > 1
+    seen = np.full(len(first), np.nan)
+    seen[several] = np.nanvar(apart[several], axis=1, ddof=1)
+    return np.fmax(seen, floors[first] + floors[second]), n

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,14 +16,14 @@ from robustfl.autobyz import TITLE
 
 from .board import Board, Section, metric_title
 from .grouping import NO_ATTACK
-from .moderated_t import MIN_PAIRS, Array, pair_p_values
+from .moderated_t import MIN_PAIRS, Array, p_values, pair_p_values
 from .table_cell import CONFIDENCE, TableCell, acts
 
 LEVEL = round(1 - CONFIDENCE, 6)
 METHOD = "paired over seeds on the logit scale, moderated t, Holm over the rows"
 """The test of every row against the first one."""
 PAIRS = METHOD.replace("the rows", "all pairs of the table")
-"""The test of the ranks' ranges."""
+"""The test of ranges of ranks over all pairs."""
 
 
 @dataclass(frozen=True)
@@ -57,39 +56,25 @@ class Comparisons:
     verdict: str
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """The rows (places in the table) that have a worst case, and for all pairs of them ``[r r]`` what was found."""
-
-    rows: tuple[int, ...]
-    difference: Array
-    n: Array
-    p: Array
-    adjusted: Array
-
-    @property
-    def apart(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """True where two rows can be told apart."""
-        return self.adjusted <= LEVEL
-
-
 def compare(section: Section) -> Comparisons:
     """Compare every row's worst case with the best ranked row's, seed by seed over the seeds both have.
 
-    The test is ``METHOD``: there are as many comparisons as rows, so that it tells more apart than that of the ranks'
-    ranges, which look at all pairs. Rows without a number, or with only a bound, are left out.
+    The test is ``METHOD``: there are as many comparisons as rows, so that it tells more apart than one of all pairs.
+    Rows without a number, or with only a bound, are left out.
     """
-    found = _pairs(section)
-    left_out = len(section.rows) - len(found.rows)
-    if len(found.rows) < 2:
+    rows, table, samples = _numbers(section)
+    left_out = len(section.rows) - len(rows)
+    if len(rows) < 2:
         words = "Fewer than two rows have a worst case, so there is nothing to compare."
         return Comparisons((), (), left_out, words)
+    others = np.arange(1, len(rows))
+    p, seeds = p_values(table, samples, np.zeros_like(others), others)
     results = []
-    for k, adjusted in enumerate(holm(found.p[0, 1:]), 1):
-        i, n = found.rows[k], int(found.n[0, k])
-        p = (float(found.p[0, k]), adjusted) if n >= MIN_PAIRS else (None, None)
-        results.append(Comparison(i, section.rows[i].labels, n, float(-found.difference[0, k]), *p))
-    return Comparisons(section.rows[found.rows[0]].labels, tuple(results), left_out, _verdict(results))
+    for k, found, adjusted, n in zip(others.tolist(), p.tolist(), holm(p), seeds.tolist(), strict=True):
+        tested = (found, adjusted) if n >= MIN_PAIRS else (None, None)
+        apart = _differences(table[k] - table[0])
+        results.append(Comparison(rows[k], section.rows[rows[k]].labels, int(n), float(apart), *tested))
+    return Comparisons(section.rows[rows[0]].labels, tuple(results), left_out, _verdict(results))
 
 
 def _verdict(results: Sequence[Comparison]) -> str:
@@ -111,35 +96,47 @@ def words_below(section: Section) -> str:
     return found.verdict if found.results else ""
 
 
-def rank_ranges(section: Section) -> list[tuple[int, int] | None]:
-    """For every row the ranks it may have: as high as no better row, and as low as no worse row, is told apart from it.
+def rank_ranges(section: Section, *, all_pairs: bool = False) -> list[tuple[int, int] | None]:
+    """For every row the ranks it may have, its own among them; ``None`` for a row without rank.
 
-    Rows are ranked by their own seeds and told apart on those they share, so a row that lacks seeds may stand on the
-    wrong side of another; its range reaches to its rank all the same. Rows that diverged come after all others and are
-    not told apart from each other; rows without rank have none.
+    Rows that are not told apart from the first (``compare``) share with it the ranks from 1 to the last of theirs; the
+    others have their own. With ``all_pairs`` a row reaches as high as no better row, and as low as no worse row, is
+    told apart from it by the test of all pairs. Rows that diverged come after all others and are not told apart from
+    each other. Rows are ranked by their own seeds and told apart on those they share.
     """
-    found = _pairs(section)
-    count, last = len(found.rows), sum(row.rank is not None for row in section.rows)
+    rows, table, samples = _numbers(section)
+    count, last = len(rows), sum(row.rank is not None for row in section.rows)
     ranges: list[tuple[int, int] | None] = [(count + 1, last) if row.rank is not None else None for row in section.rows]
-    better = (found.apart & (found.difference < 0)).sum(1)
-    worse = (found.apart & (found.difference > 0)).sum(1)
-    for i, above, below in zip(found.rows, better.tolist(), worse.tolist(), strict=True):
-        rank = section.rows[i].rank or 1
+    own = {i: section.rows[i].rank or 1 for i in rows}
+    if not all_pairs:
+        apart = {result.row for result in compare(section).results if result.significant and result.difference < 0}
+        first = (1, max((rank for i, rank in own.items() if i not in apart), default=1))
+        for i, rank in own.items():
+            ranges[i] = (rank, rank) if i in apart else first
+        return ranges
+    p, _ = pair_p_values(table, samples)
+    upper = np.triu_indices(count, 1)
+    p[upper] = p.T[upper] = holm(p[upper])
+    difference = _differences(table[:, None] - table)
+    better = ((p <= LEVEL) & (difference < 0)).sum(1)
+    worse = ((p <= LEVEL) & (difference > 0)).sum(1)
+    for (i, rank), above, below in zip(own.items(), better.tolist(), worse.tolist(), strict=True):
         ranges[i] = min(1 + above, rank), max(count - below, rank)
     return ranges
 
 
-def _pairs(section: Section) -> _Pairs:
-    rows = tuple(i for i, row in enumerate(section.rows) if row.worst.exact)
+def _numbers(section: Section) -> tuple[list[int], Array, int | None]:
+    """The rows (places in the table) that have a worst case, it by row and seed, some NaN, and the test samples."""
+    rows = [i for i, row in enumerate(section.rows) if row.worst.exact]
     worst = [section.rows[i].worst for i in rows]
-    table = pd.DataFrame([dict(place.values) for place in worst]).to_numpy(dtype=np.float64)  # [rows seeds], some NaN
-    apart = table[:, None] - table  # over the seeds that both have
+    table = pd.DataFrame([dict(place.values) for place in worst]).to_numpy(dtype=np.float64)
+    return rows, table, min((place.samples for place in worst if place.samples), default=None)
+
+
+def _differences(apart: Array) -> Array:
+    """The mean over the seeds that both rows have, 0 where there is none."""
     shared = ~np.isnan(apart)
-    difference = np.where(shared, apart, 0.0).sum(-1) / np.maximum(shared.sum(-1), 1)
-    p, n = pair_p_values(table, min((place.samples for place in worst if place.samples), default=None))
-    adjusted, upper = np.ones_like(p), np.triu_indices(len(rows), 1)
-    adjusted[upper] = adjusted.T[upper] = holm(p[upper])
-    return _Pairs(rows, difference, n, p, adjusted)
+    return np.asarray(np.where(shared, apart, 0.0).sum(-1) / np.maximum(shared.sum(-1), 1))
 
 
 def holm(p: Sequence[float] | Array) -> list[float]:

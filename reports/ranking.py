@@ -74,11 +74,13 @@ def rank_board(
     problems: Sequence[str] = (),
     defaults: Mapping[str, object] | None = None,
     autobyz: Asked | None = None,
+    all_pairs: bool = False,
 ) -> Board:
     """The board of a table of cells (``frame``): one ranking of the contestants for every task, and their mean.
 
     Labels in ``compare`` say who competes, too. A cell with status ``missing`` is planned but has not run. With
-    ``autobyz`` the worst of its members is an attack of its own, and its members count through it. Raises
+    ``autobyz`` the worst of its members is an attack of its own, and its members count through it; with ``all_pairs``
+    ranges of ranks are of the test of all pairs of rows. Raises
     ``UsageError`` for a table without cells, a column that is not there, or two cells that share every label.
     """
     _check(table, compare)
@@ -108,6 +110,9 @@ def rank_board(
         autobyz=autobyz,
         calm_costs=calm,
     )
+    if all_pairs:
+        ranged = tuple(_ranged(section, all_pairs=True) for section in board.sections)
+        board = replace(board, sections=ranged, all_pairs=True)
     done = [(p.who, p.cell) for p in placed if p.done]
     seeds = {p.seed for p in placed if p.done}
     told = (*how_to_read(board, compare), *notes_of_cells(board, done))
@@ -353,9 +358,13 @@ def ranked_section(block: str, task: Labels, metric: str, rows: Sequence[Row], a
         replace(r, cells=tuple(replace(e, prior=prior) for e in r.cells), worst=replace(r.worst, prior=prior))
         for r in rows
     ]
-    ranked = Section(block, metric, tuple(_ranked(known)), task)
-    ranges = rank_ranges(ranked)
-    return replace(ranked, rows=tuple(replace(r, ranks=k) for r, k in zip(ranked.rows, ranges, strict=True)))
+    return _ranged(Section(block, metric, tuple(_ranked(known)), task))
+
+
+def _ranged(section: Section, *, all_pairs: bool = False) -> Section:
+    """The table whose rows have the ranks they may have."""
+    ranges = rank_ranges(section, all_pairs=all_pairs)
+    return replace(section, rows=tuple(replace(r, ranks=k) for r, k in zip(section.rows, ranges, strict=True)))
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:

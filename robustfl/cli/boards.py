@@ -51,11 +51,12 @@ from robustfl.records import CellResult
 @click.option(
     "--names", type=PATH, help='TOML file with the names of methods and columns in print: "foe(eta=10)" = "FoE".'
 )
+@click.option("--all-pairs", is_flag=True, help="Ranks by all pairs of rows, not by each against the first.")
 @plugins("Load methods (their papers) from a file.")
 @FORMAT
 def report(
     store: Path, *, site: Path | None, columns: tuple[str, ...], drop: tuple[str, ...], names: Path | None,
-    plugins: tuple[str, ...], form: str, **how: Any,
+    all_pairs: bool, plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
     """Print the leaderboard of STORE (e.g. runs/quickstart) and write it as CSV, Markdown, LaTeX, JSON and figures.
 
@@ -74,6 +75,7 @@ def report(
         tuple(name for text in columns for name in columns_of(text)),
         tuple(name for text in drop for name in columns_of(text)),
         {} if names is None else read_names(names),
+        all_pairs,
     )
     made = publish_store(
         store, site=site, papers=papers, display=display,

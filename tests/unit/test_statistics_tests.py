@@ -16,11 +16,11 @@ from fake_store import board, record
 
 from robustfl.autobyz import TITLE, Asked, Ensemble, Member
 from robustfl.records import CellResult
-from robustfl.reports import paired, rank_board
+from robustfl.reports import moderated_t, rank_board
 from robustfl.reports.board import Board
 from robustfl.reports.figures.summaries import rank_figures
 from robustfl.reports.frame import frame
-from robustfl.reports.moderated_t import Array, Prior, interval, logit, pair_p_values, prior_of, resolution
+from robustfl.reports.moderated_t import Array, Prior, interval, logit, p_values, pair_p_values, prior_of, resolution
 from robustfl.reports.paired import Comparison, compare, critical_difference, holm, rank_over_scenarios
 from robustfl.reports.table_cell import TableCell, table_prior
 from robustfl.reports.tables import to_json, to_latex, to_markdown, to_text
@@ -204,23 +204,46 @@ def test_intervals_hold_the_mean_about_as_often_as_they_say(seeds: int) -> None:
 
 
 def test_rows_far_apart_are_told_apart_with_three_seeds_and_not_with_two() -> None:
-    def ranges(seeds: int) -> list[tuple[int, int] | None]:
+    def ranges(seeds: int, **how: bool) -> list[tuple[int, int] | None]:
         levels = {"a": 0.9, "b": 0.6, "c": 0.3, "d": 0.29}
-        made = board(*(c for d, v in levels.items() for c in cells(d, noisy(v, seeds, ord(d)))))
-        return [r.ranks for r in made.sections[0].rows]
+        found = frame([c for d, v in levels.items() for c in cells(d, noisy(v, seeds, ord(d)))])
+        return [r.ranks for r in rank_board(found, **how).sections[0].rows]
 
-    assert ranges(5) == [(1, 1), (2, 2), (3, 4), (3, 4)]
-    assert ranges(3)[0] == (1, 1)
-    assert ranges(2) == [(1, 4)] * 4
+    assert ranges(5, all_pairs=True) == [(1, 1), (2, 2), (3, 4), (3, 4)]
+    assert ranges(5) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    for how in ({}, {"all_pairs": True}):
+        assert ranges(3, **how)[0] == (1, 1)
+        assert ranges(2, **how) == [(1, 4)] * 4
 
 
 def test_ranges_of_ranks_are_of_the_adjusted_test() -> None:
-    levels = {"a": 0.8, "b": 0.785, "c": 0.775, "d": 0.77}
-    made = board(*(c for d, v in levels.items() for c in cells(d, noisy(v, 5, 28 + ord(d)))))
+    levels = {"a": 0.8, "b": 0.785, "c": 0.78, "d": 0.5}
+    made = board(*(c for d, v in levels.items() for c in cells(d, noisy(v, 5, 1 + ord(d)))))
     (section,) = [s for s in made.sections if s.metric == "sa"]
-    found = paired._pairs(section)
-    assert found.p[0, 1] < 0.045 < 0.07 < found.adjusted[0, 1]
-    assert [row.ranks for row in section.rows] == [(1, 2), (1, 4), (2, 4), (2, 4)]
+    found = {c.labels[0]: c for c in compare(section).results}
+    assert (found["b"].p or 1) < 0.045 < 0.06 < (found["b"].adjusted or 0)
+    assert [row.ranks for row in section.rows] == [(1, 3), (1, 3), (1, 3), (4, 4)]
+
+
+def test_ranges_over_all_pairs_are_wider_than_those_against_the_first() -> None:
+    levels = {"a": 0.8, "b": 0.785, "c": 0.775, "d": 0.77}
+    table = frame([c for d, v in levels.items() for c in cells(d, noisy(v, 5, 28 + ord(d)))])
+    against_first, over_all = (rank_board(table, all_pairs=every) for every in (False, True))
+    assert [row.ranks for row in against_first.sections[0].rows] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert [row.ranks for row in over_all.sections[0].rows] == [(1, 2), (1, 4), (2, 4), (2, 4)]
+    assert "Holm over all pairs of the table" in " ".join(over_all.notes)
+
+
+def test_the_p_values_of_many_rows_are_those_of_all_pairs_with_the_variances_of_neighbors() -> None:
+    table, _ = simulated(140, 5, np.random.default_rng(3))
+    first, second = np.zeros(139, dtype=np.intp), np.arange(1, 140)
+    several, n = p_values(table, 1000, first, second)
+    every, _ = pair_p_values(table, 1000)
+    assert several == pytest.approx(every[0, 1:])
+    assert set(n) == {5}
+    pairs = set(zip(*map(np.ndarray.tolist, moderated_t._neighbors(140)), strict=True))
+    assert len(pairs) == 140 * 50
+    assert {sum(row in pair for pair in pairs) for row in range(140)} == {100}
 
 
 def test_a_row_that_lacks_seeds_has_its_rank_in_its_range() -> None:
@@ -456,7 +479,7 @@ def test_every_written_form_says_the_test_n_and_what_may_be_claimed() -> None:
     made = board(*cells("median", noisy(0.9, 3, 1)), *cells("mean", noisy(0.89, 3, 2)))
     for form in (to_text, to_markdown, to_latex, to_json):
         said = " ".join(form(made).replace("\\", "").split())
-        assert "paired over seeds on the logit scale, moderated t, Holm over all pairs" in said, form
+        assert "paired over seeds on the logit scale, moderated t, Holm over the rows" in said, form
         assert "0 of 1 rows can be told apart from the first (n = 3 seeds)" in said, form
     (table,) = json.loads(to_json(made))["tables"]
     assert table["comparisons"]["reference"]["defense"] == "median"
