@@ -13,6 +13,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..reference import clipped, lengths
 from ..rows import MajorityRule, Mixed, shortened
 from ..ties import usual
 
@@ -55,6 +56,13 @@ class AlignIns(MajorityRule):
     share: float = param(0.3, gt=0, le=1, doc="share of the entries whose signs are compared")
     direction_bound: float = param(1.0, gt=0, doc="farthest cosine with the model from the median, in deviations")
     sign_bound: float = param(1.0, gt=0, doc="farthest agreement of signs from the median, in deviations")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        kept = usual(agreement(X, self.share), self.sign_bound)
+        if context.model is not None:
+            kept &= usual(torch.cosine_similarity(X, context.model.to(X)[None]), self.direction_bound)
+        return clipped(X[kept], lengths(X[kept]).quantile(0.5)).mean(0) if bool(kept.any()) else torch.zeros_like(X[0])
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
@@ -12,6 +13,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..reference import clipped
 from ..rows import MajorityRule, Mixed
 
 
@@ -43,6 +45,13 @@ class CenteredClipping(MajorityRule):
 
     tau: float = param(100.0, gt=0, doc="clipping radius")
     L: int = param(1, ge=1, doc="iterations per round")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        v: Tensor = context.state.get("v", torch.zeros_like(X[0])).to(X)
+        for _ in range(self.L):
+            v = v + clipped(X - v, self.tau).mean(0)
+        return v
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
+from ..reference import least, lengths
 from ..rows import MajorityRule, Mixed
 from ..ties import smallest
 
@@ -32,6 +35,10 @@ class ComparativeElimination(MajorityRule):
     paper: ClassVar[str] = "@gupta2020byzantine"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one sum"
     isometric: ClassVar[bool] = True
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        return X[least(lengths(X), len(X) - f)].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -13,6 +13,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..cosines import cosine_distances, settled
+from ..reference import clipped, lengths
 from ..rows import MajorityRule, Mixed, shortened
 
 
@@ -47,6 +48,16 @@ class ClippedClustering(MajorityRule):
     unfit_for_statistics: ClassVar[str] = "rows are shortened towards the origin, so variances would shrink"
 
     tau: float = param(1e5, gt=0, doc="bound of the clipping radius")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        from scipy.cluster.hierarchy import fcluster, linkage
+
+        seen = torch.cat([context.state.get("norms", X[:0, 0]).to(X), lengths(X)])
+        labels = fcluster(linkage(X.numpy(), "average", metric="cosine"), 2, "maxclust").tolist()
+        larger = max(labels, key=lambda label: (labels.count(label), -labels.index(label)))
+        kept = torch.tensor([label == larger for label in labels])
+        return clipped(X[kept], min(self.tau, float(seen.quantile(0.5)))).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+from torch import Tensor
+
 from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..columns import NearestMean, WeightedMedian, WeightedTrim
+from ..reference import least, middle
 from ..rows import MajorityRule, Mixed, MixedRule, shares
 
 
@@ -35,6 +39,11 @@ class Mean(MixedRule):
     by_columns: ClassVar[bool] = True
     isometric: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        share = torch.ones(len(X), dtype=X.dtype) if context.weights is None else context.weights.to(X)
+        return share / share.sum() @ X
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
@@ -71,6 +80,17 @@ class Median(MajorityRule):
 
     weighted: bool = param(False, doc="weigh values by the clients' samples")
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        if not self.weighted or context.weights is None:
+            return middle(X)
+        values, order = X.sort(dim=0)
+        share = context.weights.to(X)[order] / context.weights.sum()
+        below, above = share.cumsum(0) >= 0.5, share.flip(0).cumsum(0) >= 0.5
+        low = values.gather(0, below.long().argmax(0)[None])
+        high = values.flip(0).gather(0, above.long().argmax(0)[None])
+        return (low + high)[0] / 2
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
         if self.weighted and context.weights is not None:
@@ -103,6 +123,13 @@ class TrimmedMean(MajorityRule):
     by_columns: ClassVar[bool] = True
 
     weighted: bool = param(False, doc="weigh the values left by the clients' samples")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        kept = X.argsort(dim=0, stable=True)[f : len(X) - f]
+        share = torch.ones(len(X), dtype=X.dtype)
+        if self.weighted and context.weights is not None:
+            share = context.weights.to(X)
+        return (X.gather(0, kept) * share[kept]).sum(0) / share[kept].sum(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         if self.weighted and context.weights is not None:
@@ -138,6 +165,11 @@ class MeaMed(MajorityRule):
         "middle", choices=("middle", "lower"), doc="the median of an even number of values"
     )
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        centre = middle(X) if self.center == "middle" else X.median(dim=0).values
+        return X.gather(0, least((X - centre).abs(), len(X) - f)).mean(0)
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         n = rows.count
@@ -165,6 +197,11 @@ class Phocas(MajorityRule):
     paper: ClassVar[str] = "@xie2018phocas"
     cost: ClassVar[str] = "O(nd log² n): sorted columns, then the nearest values"
     by_columns: ClassVar[bool] = True
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        trimmed = X.sort(dim=0).values[f : len(X) - f].mean(0)
+        return X.gather(0, least((X - trimmed).abs(), len(X) - f)).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -14,6 +14,7 @@ from robustfl.registry import register
 
 from ..cosines import clusters, cosine_distances, settled
 from ..draws import generator_of
+from ..reference import clipped, lengths
 from ..rows import MajorityRule, Mixed, shortened
 
 
@@ -47,6 +48,15 @@ class Flame(MajorityRule):
     on_host: ClassVar[str] = "clusters rows and draws noise"
 
     noise: float = param(0.001, ge=0, doc="standard deviation of the noise, in median lengths")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        length, unit = lengths(X), X / lengths(X)[:, None]
+        admitted = _majority(1 - unit @ unit.T, torch.full((len(X), len(X)), 1e-12).to(X))
+        kept = admitted | ~admitted.any()
+        made, generator = clipped(X[kept], length.quantile(0.5)).mean(0), generator_of(context, "flame")
+        noise = torch.randn(X.shape[1], generator=generator, device=generator.device).to(X)
+        return made + self.noise * length.quantile(0.5) * noise
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -7,12 +7,14 @@ from math import floor
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
 from robustfl.kernels import RankMean
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..reference import lengths, middle
 from ..rows import MajorityRule, Mixed
 from ..ties import largest, smallest
 
@@ -54,6 +56,13 @@ class FoundationFL(MajorityRule):
         "farthest", choices=_COPIED, doc="the row that is copied, by its distance to the nearer extreme"
     )
     share: float = param(0.5, gt=0, lt=float("inf"), doc="copies per row received")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        near = torch.minimum(lengths(X - X.max(dim=0).values), lengths(X - X.min(dim=0).values))
+        copied = X[near.argmax() if self.copied == "farthest" else near.argmin()]
+        both = torch.cat([X, copied.expand(floor(self.share * len(X) + 1e-9), -1)])
+        return middle(both) if self.rule == "median" else both.sort(dim=0).values[f : len(both) - f].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

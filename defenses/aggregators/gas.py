@@ -18,6 +18,7 @@ from robustfl.registry import create, describe, register
 from robustfl.torch_settings import float32_default
 
 from ..draws import generator_of, permutation
+from ..reference import least, lengths
 from ..rows import direct_distances
 from ..ties import smallest
 from .krum import Choosing
@@ -84,6 +85,15 @@ class GradientSplitting(Aggregator):
     @property
     def weighs(self) -> bool:
         return self.inner.weighs
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor | None:
+        order, scores = permutation(X.shape[1], generator_of(context, "gas")), torch.zeros(len(X)).to(X)
+        for piece in X[:, order].tensor_split(min(self.p, X.shape[1]), dim=1):
+            made = self.inner.reference(piece, f=f, context=context)
+            if made is None:
+                return None
+            scores += lengths(piece - made)
+        return X[least(scores, len(X) - f)].mean(0)
 
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Aggregated:
         n, d = X.shape

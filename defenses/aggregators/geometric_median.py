@@ -14,6 +14,7 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..reference import lengths, middle
 from ..rows import MajorityRule, Mixed, nearest_row, shares
 
 Array = NDArray[np.float64]
@@ -65,6 +66,15 @@ class GeometricMedian(MajorityRule):
     def isometric(self) -> bool:
         # The coordinate-wise median does not turn with the rows, but where the steps end does not depend on it.
         return self.init != "median" or (self.max_steps >= _MANY_STEPS and self.tol <= _SHORT_STEP)
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        share = context.weights.to(X) if self.weighted and context.weights is not None else torch.ones(len(X)).to(X)
+        z = {"median": middle(X), "zero": torch.zeros_like(X[0]), "mean": X.mean(0)}[self.init]
+        for _ in range(self.max_steps):
+            pull = share / lengths(X - z).clamp(min=self.nu)
+            z = pull @ X / pull.sum()
+        return z
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
@@ -160,6 +170,15 @@ class RobustFederatedAveraging(MajorityRule):
     steps: int = param(3, ge=1, doc="Weiszfeld steps")
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        alpha = torch.ones(len(X)).to(X) if context.weights is None else context.weights.to(X)
+        z = alpha @ X / alpha.sum()
+        for _ in range(self.steps):
+            beta = alpha / lengths(X - z).clamp(min=self.nu)
+            z = beta @ X / beta.sum()
+        return z
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
         products = rows.products()[:-1, :-1]
@@ -209,6 +228,14 @@ class HuberLoss(MajorityRule):
     @property
     def isometric(self) -> bool:
         return self.T is None
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f, context
+        radius, s = self.T or torch.pdist(X).quantile(0.5), X.mean(0)
+        for _ in range(1000):
+            c = (radius / lengths(X - s)).clamp(max=1)
+            s = c @ X / c.sum()
+        return s
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f, context

@@ -14,6 +14,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..columns import NearestMean
+from ..reference import krum_scores, least, middle
 from ..rows import Mixed, MixedRule
 from ..ties import smallest
 
@@ -76,6 +77,10 @@ class Krum(Choosing):
 
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        return X[krum_scores(X, len(X) - f - (2 if self.variant == "blanchard" else 1)).argmin()]
+
     def chosen(self, distances: Tensor, slack: Tensor, f: int) -> Tensor:
         return closest(distances, slack, _neighbors(distances, f, self.variant), 1)
 
@@ -108,6 +113,11 @@ class MultiKrum(Choosing):
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
     m: int | None = param(None, ge=1, doc="rows to average; None means n - f")
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        scores = krum_scores(X, len(X) - f - (2 if self.variant == "blanchard" else 1))
+        return X[least(scores, self.m or len(X) - f)].mean(0)
+
     def chosen(self, distances: Tensor, slack: Tensor, f: int) -> Tensor:
         m = distances.shape[-1] - f if self.m is None else self.m
         return closest(distances, slack, _neighbors(distances, f, self.variant), m)
@@ -137,6 +147,16 @@ class Bulyan(MixedRule):
     paper: ClassVar[str] = "@elmhamdi2018hidden"
     cost: ClassVar[str] = "n²d for the inner products, (n-2f) n² log n for the choice, sorted columns"
     on_host: ClassVar[str] = "picks rows one after another"
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        left, chosen = X, []
+        for _ in range(len(X) - 2 * f):
+            best = int(krum_scores(left, max(1, len(left) - f - 2)).argmin())
+            chosen.append(left[best])
+            left = torch.cat([left[:best], left[best + 1 :]])
+        rows = torch.stack(chosen)
+        return rows.gather(0, least((rows - middle(rows)).abs(), len(X) - 4 * f)).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..draws import generator_of, permutation
+from ..reference import middle
 from ..rows import Mixed, MixedRule
 
 
@@ -41,6 +43,11 @@ class MeanOfMedians(MixedRule):
     on_host: ClassVar[str] = "draws which rows make a group"
 
     groups: int | None = param(None, ge=1, doc="number of groups; None means as many as have 2f + 1 clients each")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        groups = self.groups or len(X) // (2 * f + 1)
+        order = permutation(len(X), generator_of(context, "mean-of-medians"))
+        return torch.stack([middle(X[group]) for group in order.tensor_split(groups)]).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         n = rows.count

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..reference import least, lengths
 from ..rows import Mixed, MixedRule
 from ..ties import smallest
 
@@ -39,6 +42,10 @@ class NearestNeighborAveraging(MixedRule):
     trusts_client: ClassVar[bool] = True
 
     pivot: int = param(0, ge=0, doc="number of the trusted row")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        return X[least(lengths(X - X[self.pivot]), len(X) - f)].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

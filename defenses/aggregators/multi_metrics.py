@@ -14,6 +14,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..cosines import cosine_distances
+from ..reference import least, lengths
 from ..rows import Mixed, MixedRule
 from ..ties import smallest
 
@@ -56,6 +57,14 @@ class MultiMetrics(MixedRule):
     on_host: ClassVar[str] = "selects rows by scores"
 
     p: float = param(0.3, gt=0, le=1, doc="share of the rows that are averaged")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f, context
+        length, cosines = lengths(X), torch.cosine_similarity(X[:, None], X[None], dim=2)
+        apart = torch.cdist(X, X, p=1.0), (length[:, None] - length[None]).abs(), (1 - cosines).square()
+        t = torch.stack([distance.sum(1) for distance in apart], dim=1)
+        scores = (t @ torch.linalg.inv(torch.cov(t.T)) * t).sum(1)
+        return X[least(scores, floor(self.p * len(X) + 1e-9))].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f, context

@@ -18,6 +18,7 @@ from robustfl.parameters import check, param
 from robustfl.registry import register
 
 from ..draws import generator_of, subset
+from ..reference import clipped, lengths
 from ..rows import MajorityRule, Mixed, shortened
 
 _FEWEST_COORDINATES = 1_000
@@ -65,6 +66,17 @@ class SignGuard(MajorityRule):
         check(self)
         if self.lower > self.upper:
             raise UsageError(f"SignGuard: lower={self.lower:g} > upper={self.upper:g}: no length is between")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        d, length = X.shape[1], lengths(X)
+        count = max(ceil(self.fraction * d), min(d, _FEWEST_COORDINATES))
+        seen = X if count == d else X[:, subset(d, count, generator_of(context, "signguard"))]
+        shares = torch.stack([(seen.sign() == sign).double().mean(1) for sign in (1, 0, -1)], dim=1)
+        alike = _largest_cluster(shares.numpy())
+        usual = (self.lower * length.quantile(0.5) <= length) & (length <= self.upper * length.quantile(0.5))
+        kept = alike & usual if bool((alike & usual).any()) else alike
+        return clipped(X[kept], length.quantile(0.5)).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -41,6 +41,10 @@ class SignMajorityVote(MajorityRule):
     exempt: ClassVar[Mapping[str, str]] = {"no harm": "it returns signs"}
     unfit_for_statistics: ClassVar[str] = "it returns signs, so every variance would be one"
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f, context
+        return X.sign().sum(0).sign()
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f, context
         return Aggregated(rows.columns(SignMajority()))
@@ -72,6 +76,11 @@ class RobustLearningRate(MixedRule):
     unfit_for_statistics: ClassVar[str] = "a variance on which too few rows agree would turn negative"
 
     theta: int | None = param(None, ge=0, doc="least surplus of one sign; None for f + 1")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        agreed = X.sign().sum(0).abs() >= (f + 1 if self.theta is None else self.theta)
+        return torch.where(agreed, 1.0, -1.0) * X.mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -89,6 +89,15 @@ class DivideAndConquer(MixedRule):
     niters: int = param(5, ge=1, doc="rounds of dropping")
     b: int = param(10_000, ge=1, doc="random coordinates looked at in a round, at most all")
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        times = torch.zeros(len(X))
+        for _ in range(self.niters):
+            seen = X[:, subset(X.shape[1], min(X.shape[1], self.b), generator_of(context, "dnc"))]
+            centred = seen - seen.mean(0)
+            away = (centred @ torch.linalg.svd(centred, full_matrices=False).Vh[0]).square()
+            times[away.argsort(descending=True)[: floor(self.c * f)]] += 1
+        return X[times == times.min()].mean(0)
+
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         d, drop = rows.stack.shape[1], self._drop(f)
         times = torch.zeros(rows.count, dtype=torch.int64)
@@ -142,6 +151,17 @@ class CovarianceFilter(MajorityRule):
     on_host: ClassVar[str] = "takes weight away until enough is gone"
 
     max_steps: int = param(1000, ge=1, doc="filter steps after which rows without weight no longer set the pace")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        c, met = torch.ones(len(X)).to(X), [(torch.inf, X.mean(0))]
+        while f and float(c.sum()) > len(X) - 2 * f:
+            mean = c @ X / c.sum()
+            values, vectors = torch.linalg.eigh((c[:, None] * (X - mean)).T @ (X - mean) / c.sum())
+            met.append((float(values[-1]), mean))
+            away = ((X - mean) @ vectors[:, -1]).square()
+            c = c * (1 - away / away.max())
+        return min(met, key=lambda one: one[0])[1]
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

@@ -14,6 +14,7 @@ from torch import Tensor
 from robustfl.contracts import Aggregated, Context
 from robustfl.registry import register
 
+from ..reference import squared_distances
 from ..rows import MajorityRule, Mixed, nearest_row, products_about
 
 LARGEST = 1_000_000
@@ -58,6 +59,12 @@ class MinimumDiameterAveraging(MajorityRule):
     cost: ClassVar[str] = "n²d for the inner products; the search is exponential in f"
     on_host: ClassVar[str] = "searches subsets of rows"
     isometric: ClassVar[bool] = True
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        kept = without(len(X), f)
+        widths = [float(squared_distances(X[rows]).max()) for rows in kept]
+        return X[kept[widths.index(min(widths))]].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
@@ -147,6 +154,12 @@ class SmallestMaximumEigenvalue(MajorityRule):
     cost: ClassVar[str] = "n²d for the inner products; binom(n, f) largest eigenvalues of (n-f)² matrices"
     on_host: ClassVar[str] = "searches subsets of rows"
     isometric: ClassVar[bool] = True
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        kept = without(len(X), f)
+        spreads = [float(torch.linalg.matrix_norm(X[rows] - X[rows].mean(0), 2)) for rows in kept]
+        return X[kept[spreads.index(min(spreads))]].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

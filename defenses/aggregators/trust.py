@@ -15,6 +15,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..cosines import comparable
+from ..reference import lengths
 from ..rows import Mixed, MixedRule, Stack
 
 
@@ -40,6 +41,14 @@ class FLTrust(MixedRule):
     paper: ClassVar[str] = "@cao2021fltrust"
     cost: ClassVar[str] = "nd for the inner products with the server's own update, one sum; that update"
     needs_reference: ClassVar[bool] = True
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        own = context.reference
+        assert own is not None
+        trust = torch.cosine_similarity(X, own.to(X)[None]).clamp(min=0)
+        scaled = X * (torch.linalg.vector_norm(own) / lengths(X))[:, None]
+        return trust @ scaled / trust.sum() if float(trust.sum()) > 0 else torch.zeros_like(X[0])
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f
@@ -96,6 +105,16 @@ class FoolsGold(MixedRule):
     )
 
     kappa: float = param(1.0, gt=0, doc="confidence")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f
+        H = X + context.state["history"].to(X) if context.state else X
+        similar = torch.cosine_similarity(H[:, None], H[None], dim=2).fill_diagonal_(-torch.inf)
+        v = similar.max(dim=1).values.clamp(min=0)
+        similar = torch.where(v[None] > v[:, None], similar * v[:, None] / v[None], similar)
+        a = (1 - similar.max(dim=1).values).clamp(0, 1)
+        weight = (self.kappa * (torch.logit(a / a.max()) + 0.5)).clamp(0, 1)
+        return weight @ X / weight.sum()
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del f

@@ -12,6 +12,8 @@ from robustfl.contracts import Context, Step
 from robustfl.parameters import param
 from robustfl.registry import register
 
+from ..reference import clipped
+
 
 def lengths(gram: Tensor) -> Tensor:
     """Lengths ``[n]`` of the rows with the inner products ``gram [n n]``."""
@@ -46,6 +48,10 @@ class Clipping(Step):
 
     c: float = param(2.0, gt=0, doc="greatest length of a row")
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del f, context
+        return clipped(X, self.c)
+
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
         del f, context
         return torch.diag((self.c / lengths(gram)).clamp(max=1))
@@ -77,6 +83,11 @@ class AdaptiveRobustClipping(Step):
     paper: ClassVar[str] = "@allouah2025adaptive"
     cost: ClassVar[str] = "2nd: lengths of the rows, then one scaled sum"
     lengths_only: ClassVar[bool] = True
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        k = 2 * f * (len(X) - f) // len(X)
+        return clipped(X, torch.linalg.vector_norm(X, dim=1).sort(descending=True).values[k])
 
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
         del context

@@ -14,6 +14,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..draws import generator_of, permutation
+from ..reference import least
 from ..ties import smallest
 
 
@@ -40,6 +41,10 @@ class NearestNeighborMixing(Step):
         "n²d for the inner products, n² log n for the neighbors; the mixed rows are made in blocks, n²d"
     )
     centred: ClassVar[bool] = True
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        del context
+        return torch.stack([X[least((X - x).square().sum(1), len(X) - f)].mean(0) for x in X])
 
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
         n = gram.shape[0]
@@ -92,6 +97,10 @@ class Bucketing(Step):
     lengths_only: ClassVar[bool] = True
 
     s: int | None = param(None, ge=1, doc="rows in a bucket; None means as many as f allows, at most n/2f")
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
+        order = permutation(len(X), generator_of(context, "bucketing"))
+        return torch.stack([bucket.mean(0) for bucket in torch.split(X[order], self.size(len(X), f))])
 
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
         n = gram.shape[0]

@@ -77,6 +77,11 @@ class Step(Method):
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
         """The coefficients ``[m n]`` such that the new rows are ``coefficients @ X``; ``gram [n n]`` is ``X Xᵀ``."""
 
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor | None:
+        """The new rows ``[m d]`` as the paper writes them, to which tests hold ``mix``; ``None`` if that reads so."""
+        del X, f, context
+        return None
+
     @abstractmethod
     def min_clients(self, f: int) -> int:
         """The least ``n`` for which the step is defined with ``f`` Byzantine clients."""
@@ -132,6 +137,14 @@ class Aggregator(Method):
     @abstractmethod
     def aggregate(self, X: Tensor, *, f: int, context: Context) -> Tensor | Aggregated:
         """The aggregate of the finite rows of ``X``, which must not be written to."""
+
+    def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor | None:
+        """The aggregate as the paper writes it, to which tests hold ``aggregate``; ``None`` if that reads so.
+
+        It may be slow, and need not care about ties, rounding and broken rows.
+        """
+        del X, f, context
+        return None
 
     @abstractmethod
     def min_clients(self, f: int) -> int:

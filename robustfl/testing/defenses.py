@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -100,6 +101,28 @@ def _behaviour(trial: Trial) -> str | None:
     return f"fact: {'; '.join(seen)}" if seen else None
 
 
+def _reference(trial: Trial) -> str | None:
+    """It does what its reference says, up to rounding."""
+    method = trial.method
+    for f, seed in ((2, 0), (1, 1), (0, 2), (2, 3)):
+        n = _size(method, f, least=9)
+        if method.refuses(n, f):
+            continue
+        known: dict[str, Any] = {"weights": torch.arange(1, n + 1, dtype=torch.float64)}
+        for X in (rows(n, seed=seed) + 1.0, rows(n, seed=seed + 10) + 1.0):
+            wanted = method.reference(X, f=f, context=_context(X, **known))
+            if wanted is None:
+                return "it has none: the method itself reads like the paper"
+            if isinstance(method, Step):
+                made = _mix(Calls(method), X, f) @ X
+            else:
+                done = _aggregate(Calls(method), X, f, **known)
+                made, known = done.vector, {**known, "state": done.state, "round": 1}
+            away = float((made - wanted).abs().max()) if made.shape == wanted.shape else math.inf
+            demand(away <= 1e-6 * float(X.abs().max()), f"f={f}: it is {away:.3g} away from its reference")
+    return None
+
+
 def _far(made: Tensor, expected: Tensor) -> bool:
     return not torch.allclose(made, expected, rtol=1e-5, atol=1e-5)
 
@@ -164,7 +187,7 @@ def _lacks(_: Aggregator) -> str:
     return f"; the context has no {', no '.join(gone)} here, as in many cells"
 
 
-_BOTH = (Law("clients", _clients), Law("behaviour", _behaviour))
+_BOTH = (Law("clients", _clients), Law("reference", _reference), Law("behaviour", _behaviour))
 AGGREGATOR = Suite(
     laws_of(
         *_BOTH,

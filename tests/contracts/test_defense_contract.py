@@ -41,6 +41,26 @@ def test_it_keeps_every_law_of_the_suite(pipeline):
     assert {c.name: c.reason for c in check(pipeline.parts[0]) if not c.passed} == {}
 
 
+@pytest.mark.parametrize("spec", [
+    "median(weighted=true)", "trimmed-mean(weighted=true)", "meamed(center=lower)", "krum(variant=nf)",
+    "multi-krum(m=2)", "geometric-median(init=mean, max_steps=3)", "geometric-median(weighted=true)", "rfa(steps=9)",
+    "centered-clipping(tau=1, L=3)", "foundationfl(rule=median, copied=nearest)", "gas(rule=median, p=2)",
+    "gas(rule=geometric-median, p=3)", "rlr(theta=3)", "bucketing(s=2)", "clipping(c=0.5)", "multi-metrics(p=0.6)",
+    "mean-of-medians(groups=1)", "huber(T=1)", "dnc(b=3, c=1.5)", "signguard(lower=0.5, upper=1.2)",
+    "alignins(share=1, sign_bound=0.5)", "flame(noise=0)", "clipped-clustering(tau=1)", "foolsgold(kappa=0.5)",
+    "monna(pivot=3)", "caf(max_steps=5000)",
+])  # fmt: skip
+def test_with_other_parameters_too_it_does_what_its_reference_says(spec):
+    (law,) = [c for c in check(create("defense", spec)) if c.name == "reference"]
+    assert (law.passed, law.reason) == (True, "")
+
+
+def test_rules_that_work_on_inner_products_and_columns_have_a_reference():
+    """The others are written as their papers have them."""
+    without = {e.name for e in ENTRIES if e.cls.reference in (Step.reference, Aggregator.reference)}
+    assert without == {"deepsight", "flanders", "fldetector", "freqfed", "lasa"}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_result_of_half_precision_is_finite_and_of_the_rows_kind(pipeline, dtype):
     for f in (0, 1, 2):
