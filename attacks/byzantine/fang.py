@@ -60,6 +60,22 @@ class Fang(Attack):
         parameters.only_where(self, self.against == "krum", "against=krum", "threshold")
         parameters.only_where(self, self.against != "krum", "against is trimmed-mean or median", "b")
 
+    def reference_row(self, view: View) -> Tensor | None:
+        if self.against != "krum":
+            return None
+        honest, h = honest_rows(view, self.name), view.n - view.f
+        against, apart = honest.mean(0).sign(), torch.cdist(honest, honest)
+        near = apart.sort(dim=1).values[:, 1 : max(h - 1, 1)].sum(1).min() / max(h - view.f - 1, 1)
+        bound = (near + torch.linalg.vector_norm(honest, dim=1).max()) / against.count_nonzero().sqrt()
+        factor: Tensor = bound
+        while factor > self.threshold * bound:
+            rows = torch.cat([(-factor * against).expand(view.f, -1), honest])
+            scores = torch.cdist(rows, rows).square().sort(dim=1).values[:, 1 : max(h - 2, 1) + 1].sum(1)
+            if int(scores.argmin()) < view.f:
+                break
+            factor = factor / 2
+        return -factor * against
+
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         honest = honest_rows(view, self.name)
         against = torch.sign(centre(honest))

@@ -54,6 +54,16 @@ class HIDRA(Attack):
     kappa: float = param(1.0, ge=1.0, lt=math.inf, doc="variance that passes, in the greatest of the honest rows")
     chunk: int | None = param(None, ge=1, doc="coordinates that are looked at together; None for all")
 
+    def reference_row(self, view: View) -> Tensor:
+        honest, row = honest_rows(view, self.name), []
+        for part in torch.split(honest, self.chunk or honest.shape[1], dim=1):
+            mean, C = part.mean(0), torch.cov(part.T, correction=0).reshape(part.shape[1], -1)
+            s = mean / torch.linalg.vector_norm(mean)
+            spare = self.kappa * torch.linalg.eigvalsh(C)[-1] * torch.eye(len(s)).to(C) - len(honest) / view.n * C
+            z = view.n / (len(honest) * view.f * (s @ torch.linalg.solve(spare, s))).sqrt()
+            row.append(mean - z * s)
+        return torch.cat(row)
+
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         del generator
         honest = honest_rows(view, self.name)

@@ -64,6 +64,21 @@ class _Deviation(Attack):
         only_where(self, self.deviation == "std", "deviation=std", "ddof")
 
     @abstractmethod
+    def fits(self, row: Tensor, honest: Tensor) -> bool:
+        """True if the row is no farther from the honest rows than the attack allows."""
+
+    def reference_row(self, view: View) -> Tensor:
+        """The paper's search: ``γ`` is doubled while the row fits, then halved in."""
+        honest = honest_rows(view, self.name)
+        b, low, high = bounds(honest, self.deviation, self.ddof), 0.0, 1.0
+        while self.fits(b.mean + high * b.direction, honest) and high < 1e9:
+            low, high = high, 2 * high
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.fits(b.mean + middle * b.direction, honest) else (low, middle)
+        return b.mean + low * b.direction
+
+    @abstractmethod
     def factor(self, b: Bounds) -> float:
         """The largest ``γ`` that the bounds let."""
 
@@ -105,6 +120,9 @@ class MinMax(_Deviation):
     tensor([[0.]])
     """
 
+    def fits(self, row: Tensor, honest: Tensor) -> bool:
+        return bool(torch.linalg.vector_norm(honest - row, dim=1).max() <= torch.pdist(honest).max())
+
     def factor(self, b: Bounds) -> float:
         short = (b.pairs.max() - b.square).clamp(min=0.0)  # -c_i
         root = (b.along.square() + b.length * short).sqrt()
@@ -141,6 +159,10 @@ class MinSum(_Deviation):
     """
 
     bound: str = param("max", choices=("max", "min"), doc="which honest row's sum bounds the forged one's")
+
+    def fits(self, row: Tensor, honest: Tensor) -> bool:
+        sums = (honest[:, None] - honest).square().sum((1, 2))
+        return bool((honest - row).square().sum() <= (sums.max() if self.bound == "max" else sums.min()))
 
     def factor(self, b: Bounds) -> float:
         sums = b.pairs.sum(1)

@@ -162,6 +162,14 @@ class Attack(Method):
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         """The rows the ``f`` attackers send, ``[f d]``, in the dtype and on the device of the rows in the view."""
 
+    def reference_row(self, view: View) -> Tensor | None:
+        """The row ``[d]`` that all attackers send, as the paper writes it, to which tests hold ``forge``.
+
+        ``None`` if ``forge`` reads so.
+        """
+        del view
+        return None
+
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
         """Numbers worth keeping beside a result, known before training; none unless a leaf has some.
 

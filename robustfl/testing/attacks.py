@@ -81,6 +81,19 @@ def _images(trial: Trial) -> str | None:
     return f"target class {method.target}"
 
 
+def _reference(trial: Trial) -> str | None:
+    """It sends what its reference says, up to rounding."""
+    for case in (0, 1):
+        view = view_of(trial.method, case)
+        wanted = trial.method.reference_row(view)
+        if wanted is None:
+            return "it has none: the attack itself reads like the paper"
+        made = Forged.of(trial.method.forge(view, generator=stream(1, "attack"))).rows
+        away = float((made - wanted).abs().max())
+        demand(away <= 1e-6 * float(wanted.abs().max()), f"it is {away:.3g} away from its reference")
+    return None
+
+
 def _lacks(attack: Attack) -> str:
     view = view_of(attack)
     names = (f.name for f in dataclasses.fields(view) if f.name not in ("channel", "round", "state", "tensors"))
@@ -88,7 +101,10 @@ def _lacks(attack: Attack) -> str:
     return f"; with knowledge={attack.knowledge!r} the view holds {holds} only"
 
 
-ATTACK = Suite(laws_of(Law("images", _images)), _forging, more={"statistics": False, "h=1, f=1": True}, lacks=_lacks)
+ATTACK = Suite(
+    laws_of(Law("images", _images), Law("reference", _reference)), _forging,
+    more={"statistics": False, "h=1, f=1": True}, lacks=_lacks,
+)  # fmt: skip
 
 
 # --- evasion attacks -------------------------------------------------------------------------------------------------

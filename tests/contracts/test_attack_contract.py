@@ -14,7 +14,7 @@ from robustfl.contracts import Attack, Forged, Rehearsal, View
 from robustfl.errors import UsageError
 from robustfl.papers import spelled_out
 from robustfl.randomness import stream
-from robustfl.registry import entries
+from robustfl.registry import create, entries
 from robustfl.testing import check
 
 SPECS = [
@@ -164,3 +164,12 @@ def test_no_number_of_an_attack_is_infinite(value: float) -> None:
         for name in {f.name for f in dataclasses.fields(attack) if "float" in str(f.type)} - uncapped:
             with pytest.raises(UsageError, match=name):
                 dataclasses.replace(attack, **{name: value})
+
+
+@pytest.mark.parametrize("spec", [
+    "min-max", "min-max(deviation=sign)", "min-max(deviation=unit_vec)", "min-sum", "min-sum(bound=min)", "hidra",
+    "hidra(kappa=2, chunk=3)", "fang(against=krum)",
+])  # fmt: skip
+def test_closed_forms_send_what_their_reference_says(spec):
+    (law,) = [c for c in check(create("attack", spec)) if c.name == "reference"]
+    assert (law.passed, law.reason) == (True, "")

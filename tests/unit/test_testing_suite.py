@@ -188,7 +188,7 @@ FAULTS: list[tuple[Any, ...]] = [
      "v = context.state.get('v', torch.zeros(1))\nreturn Aggregated(X.mean(0), {'v': v.add_(1)})"),
     ("rule", "no harm", "rows that all lie", "return -X.mean(0)"),
     ("rule", "reference", "away from its reference", "return X.mean(0)",
-     {"more": "def reference(self, X, *, f, context): return X.median(0).values"}),
+     {"more": CLIENTS + "\n    def reference(self, X, *, f, context): return X.median(0).values"}),
     ("rule", "precision", "differ by",
      "return X.half().mean(0).to(X.dtype) if X.dtype == torch.float32 else X.mean(0)"),
     ("rule", "state", "a round later", "return Aggregated(X.mean(0), {} if context.state else {'v': X[0].clone()})"),
