@@ -169,7 +169,7 @@ MIN_SCENARIOS = 5
 
 @dataclass(frozen=True)
 class Ranking:
-    """Mean ranks of contestants over scenarios (1 is best) in the board's order, the test, the critical difference.
+    """Mean ranks of contestants over scenarios, the best (1) first, the test, the critical difference.
 
     Two contestants differ where their mean ranks differ by more than ``critical``; ``too_few`` says in words why
     nothing can be claimed.
@@ -193,7 +193,7 @@ def rank_over_scenarios(board: Board, metric: str) -> Ranking:
     No attack is no scenario, unless nothing else was run, and neither is an attack that had no effect on anybody, one
     under which nobody has a number, or the worst of several, which are scenarios themselves. A diverged place ranks
     last in its scenario; contestants with a place that failed, was refused or has not run are left out, since a mean
-    rank over other scenarios cannot be compared. The order is that of the board's first table.
+    rank over other scenarios cannot be compared.
     """
     places: dict[tuple[str, ...], dict[str, TableCell]] = {
         row.labels: {} for row in next((s.rows for s in board.sections if s.metric == metric), ())
@@ -236,6 +236,7 @@ def _tested(
 
     table = np.array(list(values.values())).round(9)
     ranks = stats.rankdata(-table, axis=0).mean(axis=1)
+    order = np.argsort(ranks, kind="stable").tolist()
     statistic, p = (0.0, 1.0) if np.ptp(table, axis=0).max() == 0 else map(float, stats.friedmanchisquare(*table))
     too_few = ""
     if len(scenarios) < MIN_SCENARIOS:
@@ -243,7 +244,11 @@ def _tested(
     elif seeds < MIN_PAIRS:  # the luck of one seed is that of all its scenarios
         too_few = f"too few seeds, since {seeds} may be luck in all scenarios"
     critical = critical_difference(len(values), len(scenarios))
-    return Ranking(metric, tuple(values), tuple(map(float, ranks)), scenarios, statistic, p, critical, too_few=too_few)
+    names, means = [*values], ranks.tolist()
+    return Ranking(
+        metric, tuple(names[i] for i in order), tuple(means[i] for i in order), scenarios, statistic, p, critical,
+        too_few=too_few,
+    )  # fmt: skip
 
 
 def critical_difference(contestants: int, scenarios: int) -> float:

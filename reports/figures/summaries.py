@@ -186,7 +186,7 @@ def rank_figures(board: Board, width: str = "page") -> Iterator[tuple[str, Figur
 
 
 def _ranks_figure(board: Board, ranked: Ranking, width: str) -> Figure:
-    """One line per contestant, the board's first at the top: its mean rank, half the critical difference to each side.
+    """One line per contestant, the best at the top: its mean rank, half the critical difference to each side.
 
     Contestants whose bars overlap do not differ.
     """
