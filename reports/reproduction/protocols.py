@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from robustfl.errors import UsageError, closest
 from robustfl.records import Record
 
+from ..board import natural
 from ..validation import first_fault
 
 GROUP = "robustfl.reproductions"
@@ -243,11 +244,15 @@ class Paper(Part):
 
 @cache
 def paper(name: str) -> Paper:
-    """The protocols of one paper. Raises ``UsageError`` for an unknown name and for a file that is wrong."""
+    """The protocols of one paper, its figures and tables by their numbers.
+
+    Raises ``UsageError`` for an unknown name and for a file that is wrong.
+    """
     try:
-        return Paper.model_validate({"name": name, **tomllib.loads(_text(name, "protocol.toml"))})
+        made = Paper.model_validate({"name": name, **tomllib.loads(_text(name, "protocol.toml"))})
     except ValidationError as error:
         raise UsageError(f"{packages()[name]}: {name}/protocol.toml: {first_fault(error)}") from None
+    return made.model_copy(update={"items": tuple(sorted(made.items, key=lambda item: natural(item.id)))})
 
 
 def papers() -> tuple[Paper, ...]:
