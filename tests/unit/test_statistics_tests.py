@@ -472,6 +472,14 @@ def test_ranks_over_scenarios_are_in_their_own_order_and_not_in_the_boards() -> 
     assert found.mean_ranks[0] < found.mean_ranks[1]
 
 
+def test_contestants_equal_everywhere_do_not_differ_and_constant_ones_may() -> None:
+    levels = [0.1, 0.3, 0.5, 0.7, 0.9]
+    assert rank_over_scenarios(over_attacks(dict.fromkeys("abc", levels)), "sa").p == 1.0
+    constant = rank_over_scenarios(over_attacks({"a": [0.9] * 5, "b": [0.5] * 5, "c": [0.1] * 5}), "sa")
+    assert constant.p is not None
+    assert constant.p < 0.05
+
+
 # --- where people read it --------------------------------------------------------------------------------------------
 
 
