@@ -18,6 +18,7 @@ from .protocols import SCALES, Item, Paper, ScaleName, Statement, in_print
 from .verdicts import ORDER, Evidence, Finding, Side
 
 HEAD = ("Claim", "The paper's number", "Measured", "Verdict")
+FIRST = ("Claim", "In print", "Here", "Verdict", "Repeat it")
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,16 @@ class Page:
         return sorted(self.entries, key=lambda e: not any(f.verdict == "contradicted" for f in e.findings))
 
     @property
+    def headlines(self) -> dict[str, list[tuple[str, ...]]]:
+        """By citation the few claims that matter most, a line each under ``FIRST``."""
+        found: dict[str, list[tuple[str, ...]]] = {}
+        for entry in self.entries:
+            for f in (f for f in entry.findings if f.statement.headline):
+                line = (f.statement.says, entry.published(f.statement), _measured(f), f.verdict, entry.name)
+                found.setdefault(entry.paper.citation, []).append(line)
+        return found
+
+    @property
     def summary(self) -> str:
         """One sentence about all statements."""
         findings = [f for entry in self.entries for f in entry.findings]
@@ -166,12 +177,24 @@ def _hours(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+_HOW = (
+    "Percent, as mean over seeds (lowest–highest), and the difference with its 95 % interval. Networks and data are "
+    "reduced to what two cores run in hours, so levels are lower than in print; the tables below say how, and hold "
+    "every claim."
+)
+
+
 # --- forms -----------------------------------------------------------------------------------------------------------
 
 
 def to_markdown(page: Page) -> str:
     """The page as Markdown."""
     lines = ["# What the papers claim, beside what robustfl measures", "", md(page.summary), ""]
+    if page.headlines:
+        lines += ["## Paper by paper", "", md(_HOW), ""]
+    for citation, rows in page.headlines.items():
+        cells = [[*map(md, row[:-1]), f"`robustfl reproduce {row[-1]}`"] for row in rows]
+        lines += [f"**{md(citation)}**", "", markdown_table(FIRST, "lllll", cells), ""]
     for entry in page.ordered:
         parts = [f"## {md(entry.name)}: {md(entry.item.title)}", md(entry.paper.citation)]
         parts += [markdown_table(HEAD, "llll", [[*map(md, row)] for row in entry.rows])] if entry.findings else []
@@ -199,7 +222,9 @@ def to_html(page: Page) -> str:
     from ..site.writing import TEMPLATES, template_environment
 
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    return template_environment().get_template("reproduction.html").render(page=page, head=HEAD, style=style)
+    return template_environment().get_template("reproduction.html").render(
+        page=page, head=HEAD, first=FIRST, how=_HOW, style=style
+    )  # fmt: skip
 
 
 def to_json(page: Page) -> str:

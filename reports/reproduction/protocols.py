@@ -121,7 +121,7 @@ class Statement(Part):
     ``published`` says where the paper's own numbers for both sides stand: some fields of a claim each.
     ``compute`` names a function that counts the number from ``arguments``, in place of runs. ``not_comparable`` says
     why ours and the paper's number cannot be held against each other. ``tried`` says what was tried to explain a
-    contradiction.
+    contradiction. A ``headline`` is among the few that the page begins with.
     """
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
@@ -143,6 +143,7 @@ class Statement(Part):
     arguments: Mapping[str, Scalar | tuple[int, ...]] = Field(default_factory=dict)
     not_comparable: str = ""
     tried: str = ""
+    headline: bool = False
 
     @model_validator(mode="after")
     def _one_bound(self) -> Statement:

@@ -780,3 +780,13 @@ def test_a_rate_is_the_best_in_the_mean_over_its_seeds_and_not_by_its_luckiest()
     assert [c.key for c in found] == ["0.2 0", "0.2 1", "0.2 2"]
     assert best_group(cells, [], values) == cells
     assert best_group(cells[:3], ["rate"], {}) == cells[:3]
+
+
+def test_every_paper_has_five_headlines_that_stand_first_on_the_page() -> None:
+    entries = tuple(entry(one, item, "reduced", records=[]) for one, item in find_items(None))
+    page = Page(entries, "0")
+    assert [len(rows) for rows in page.headlines.values()] == [5] * len(papers())
+    for form in (to_markdown, to_html):
+        text = form(page)
+        assert text.index("Paper by paper") < text.index("fbn/figure1: ")
+        assert "robustfl reproduce fbn/figure3" in text[: text.index("fbn/figure1: ")]
