@@ -21,6 +21,7 @@ from robustfl.errors import StoreError, UsageError
 from robustfl.file_io import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed
 from robustfl.registry import register
+from robustfl.reports.published import submitting
 from robustfl.reports.published.agreement import agree
 from robustfl.reports.published.merge import merge, read_source, write_merge
 from robustfl.reports.store import Store, write_stream
@@ -412,3 +413,14 @@ def test_a_key_is_the_digest_of_what_it_is_made_of() -> None:
     for cell in (Cell(), Cell(attack="foe(eta=1e300)"), Cell(evasions=())):
         resolved = resolve(cell, "ü")
         assert key_of(resolved) == digest(resolved)
+
+
+def test_a_plug_in_as_large_as_may_be_is_one_and_a_larger_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "mine.py").write_bytes(b"# " + b"x" * 98)
+    for most, accepted in ((100, True), (99, False)):
+        monkeypatch.setattr(submitting, "LARGEST_FILE", most)
+        plugins, wrong = submitting._files(tmp_path)
+        assert (bool(plugins), not wrong) == (accepted, accepted)
