@@ -15,11 +15,11 @@ from torch import Tensor
 import robustfl
 from robustfl.attacks.byzantine.sight import forge_statistics
 from robustfl.attacks.byzantine.wrapping import ModelReplacement
-from robustfl.contracts import View
+from robustfl.contracts import StatisticsSlices, View
 from robustfl.engine import initial_state, train
 from robustfl.engine.client_state import allocate_client_state
 from robustfl.errors import Diverged, StoreError
-from robustfl.registry import entries
+from robustfl.registry import create, entries
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
@@ -345,3 +345,11 @@ def test_entries_outside_the_target_are_the_attackers_own_while_they_are_off(spe
     assert torch.equal(sent[0], own)
     expected = torch.tensor([[-2.0, 5.0]]) if spec.startswith("timed") else torch.tensor([[-7.0, 9.0]])
     assert torch.equal(sent[1], expected)
+
+
+def test_an_oracle_of_one_client_takes_its_statistics() -> None:
+    """All rows of the oracle are alike, so that of the first client counts, also where there is no other."""
+    norm, previous = create("norm", "centralised-bn"), torch.zeros(2)
+    slices = StatisticsSlices("bn", slice(0, 1), slice(1, 2))
+    merged = norm.merge(torch.tensor([[3.0, 4.0]]), torch.tensor([[5]]), previous, [slices], None)
+    assert merged.tolist() == [3.0, 4.0]
