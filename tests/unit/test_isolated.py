@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 import torch
 
 import robustfl
-from robustfl.records import CellResult
-from robustfl.scenarios.isolated import DATA, PROBLEM, RECORD, Job, NotMeasuredError
+from robustfl.records import CellResult, plain
+from robustfl.scenarios import Cell
+from robustfl.scenarios.expand import fingerprints
+from robustfl.scenarios.isolated import DATA, PROBLEM, RECORD, Job, NotMeasuredError, check_same
 from robustfl.scenarios.isolated_phases import run
+from robustfl.scenarios.plan import ResolvedCell
 
 BASE: dict[str, Any] = {
     "model": "mlp(hidden=(8,))",
@@ -108,3 +112,21 @@ def test_a_snapshot_holds_no_code(tmp_path: Path) -> None:
     torch.save({"round": print}, tmp_path / "evil.pt")
     with pytest.raises(Exception, match="weights_only"):
         torch.load(tmp_path / "evil.pt", weights_only=True)
+
+
+def test_a_cell_whose_key_is_not_that_of_its_settings_is_another(tmp_path: Path) -> None:
+    cell = Cell.of(BASE)
+    resolved = ResolvedCell.of(cell, fingerprints([cell], None)[cell])
+    check_same(plain(resolved.settings), resolved, resolved.key)
+    with pytest.raises(NotMeasuredError, match="the settings have another key"):
+        check_same(plain(resolved.settings), resolved, resolved.key[::-1])
+
+
+def test_a_phase_is_a_process_that_is_told_the_plug_ins_and_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("subprocess.run", lambda command, **how: ran.append(command))
+    made = replace(job(robustfl.run(BASE, device="cpu"), tmp_path), plugins=("mine.py",), root="data")
+    made._run("evaluate")
+    assert ran[0][3:] == ["evaluate", str(tmp_path), "--data-root", "data", "--plugin", "mine.py"]
