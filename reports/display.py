@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,11 @@ class Display:
                 raise UsageError(f"{option}: there is no column {one!r}; {closest(one, known)}")
             found |= dict.fromkeys(known[name])
         return tuple(found)
+
+    def unused(self, results: Sequence[CellResult], columns: Collection[str]) -> tuple[str, ...]:
+        """The names given to what is neither a column nor a method of these records."""
+        methods = {r.labels.get(label) for r in results for label in RENAMED}
+        return tuple(name for name in self.names if name not in methods and name not in columns)
 
     def head(self, name: str) -> str:
         """The heading of a column."""

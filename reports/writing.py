@@ -14,6 +14,7 @@ from robustfl.errors import StoreError, UsageError, some
 from robustfl.records import CellResult
 
 from .board import Board
+from .columns import kinds_of
 from .display import Display, renamed
 from .entries import slug_of
 from .frame import frame
@@ -40,11 +41,15 @@ Papers = Callable[[Sequence[CellResult]], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Written:
-    """The board, the files of report and published board, and the files of the site, its first page first."""
+    """The board, the files of report and published board, and the files of the site, its first page first.
+
+    ``unused`` are names in print that nothing on the board has.
+    """
 
     board: Board
     files: tuple[Path, ...]
     site: tuple[Path, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 def publish_store(
@@ -94,7 +99,7 @@ def publish_store(
     files += [] if cells is None else [_write_cells(frame(loaded.results), Path(cells))]
     pages = [] if site is None else _write_site(made, results, site, described, papers, files if figures else [])
     _retire(folder, files, site, pages)
-    return Written(made, tuple(files), tuple(pages))
+    return Written(made, tuple(files), tuple(pages), made.display.unused(loaded.results, kinds_of(made)))
 
 
 def _draw(board: Board, results: Sequence[CellResult], folder: Path) -> list[Path]:
@@ -154,9 +159,10 @@ def _check_board(board: str | Path | None, tolerance: float | None, curves: bool
         raise UsageError(f"{words}, and none is written; name its file with board")
 
 
-def _check_places(*places: str | Path | None) -> None:
+def _check_places(
+    out: str | Path | None, site: str | Path | None, board: str | Path | None, cells: str | Path | None
+) -> None:
     """Raise ``UsageError`` before anything is written where something cannot be written to, or is among records."""
-    out, site, board, cells = places
     for name, folder in (("out", out), ("site", site)):
         if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
             raise UsageError(f"{name}={str(folder)!r} is a file, where a folder is needed")

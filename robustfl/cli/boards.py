@@ -81,6 +81,8 @@ def report(
         store, site=site, papers=papers, display=display,
         on_board=lambda found, folder: print_board(found, form, full=str(folder / "leaderboard.csv")), **how,
     )  # fmt: skip
+    for name in made.unused:
+        say(f"{names}: nothing is called {name!r} here", err=True)
     if form == "json":
         return 0
     say("\nWritten:")

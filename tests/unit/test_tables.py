@@ -32,6 +32,7 @@ from robustfl.reports.site.pages import Notes, ranking, value
 from robustfl.reports.table_cell import TableCell
 from robustfl.reports.tables import to_csv, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.terminal import _details, _table, by_harm, terminal
+from robustfl.reports.writing import publish_store
 from robustfl.scenarios.verify import Check, Verification
 
 MANY = {"none": 0.9} | {f"attack-{i:02}": 0.85 - i / 50 for i in range(28)}
@@ -296,6 +297,13 @@ def test_a_column_that_is_not_there_and_one_name_for_two_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
         chosen(*columns, **how)
+
+
+def test_a_name_of_nothing_is_told(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store", row("median", none=0.9, sf=0.5))
+    display = Display(names={"sf": "SF", "worst case": "Worst", "median": "Median", "foe(eta=1)": "FoE"})
+    made = publish_store(store.folder, tmp_path / "out", figures=False, display=display)
+    assert made.unused == ("foe(eta=1)",)
 
 
 def test_names_come_from_a_toml_file(tmp_path: Path) -> None:
