@@ -7,7 +7,10 @@ and may run in a container of its own; ``docs/submit.md`` says which folders it 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -48,7 +51,8 @@ class Job:
     """A resolved cell of a board that is to be measured again in a ``folder`` of its own, with the board's plug-ins.
 
     ``job`` in the folder is what training is given, ``trained`` what it leaves: models, and a record without numbers of
-    theirs. The record in the folder itself is that of evaluation. What is there already is not made again.
+    theirs. The record in the folder itself is that of evaluation. What is there already is not made again. A process
+    that takes more than ``minutes`` is killed, with all that it has started.
     """
 
     folder: Path
@@ -58,6 +62,7 @@ class Job:
     threads: int
     plugins: tuple[str, ...] = ()
     root: str | Path | None = None
+    minutes: float | None = None
 
     def result(self) -> CellResult:
         """The cell measured again. Raises ``NotMeasuredError`` where there is nothing to compare."""
@@ -80,11 +85,23 @@ class Job:
             left(self.folder)
 
     def _run(self, phase: str) -> None:
-        """Run a phase. What its process prints goes to standard error: only the files it leaves count."""
+        """Run a phase. What its process prints goes to standard error: only the files it leaves count.
+
+        Raises ``NotMeasuredError`` where it takes too long.
+        """
         command = [sys.executable, "-m", f"{__package__}.isolated_phases", phase, str(self.folder)]
         command += [] if self.root is None or phase == "train" else ["--data-root", str(self.root)]
         command += [word for plugin in self.plugins for word in ("--plugin", plugin)]
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, check=False)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+        try:
+            process.wait(None if self.minutes is None else 60 * self.minutes)
+        except subprocess.TimeoutExpired:
+            words = f"its phase {phase!r} did not end within {self.minutes:g} minutes"
+            raise NotMeasuredError(DIFFERS, words) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def check_same(published: Mapping[str, Any], here: ResolvedCell, key: str) -> None:

@@ -69,6 +69,7 @@ def check_submission(
     root: str | Path | None = None,
     work: str | Path | None = None,
     prepare_only: bool = False,
+    cell_minutes: float | None = None,
     on_finding: Callable[[Finding], None] = unheard,
     on_cell: Callable[[Check], None] = unheard,
 ) -> Submission:
@@ -77,8 +78,9 @@ def check_submission(
     What costs more comes later, and the first step that speaks against the submission is the last. Its code runs in
     processes of its own, with the rights of who calls this, and only where ``trust`` says that somebody has read it;
     or with a folder ``work`` wherever these processes were run, such as in containers (``verify``). ``against`` is a
-    published board whose attacks and seeds it has to have on the tasks they share. ``cells``, ``sample``, ``tolerance``
-    and ``prepare_only`` are those of ``verify``. Raises ``UsageError`` for a folder that is no submission.
+    published board whose attacks and seeds it has to have on the tasks they share. ``cells``, ``sample``,
+    ``tolerance``, ``prepare_only`` and ``cell_minutes`` are those of ``verify``. Raises ``UsageError`` for a folder
+    that is no submission.
     """
     check_work(work, prepare_only, sample)
     found: list[Finding] = []
@@ -100,7 +102,7 @@ def check_submission(
         _protocol(board, submitted, plugins, note)
     verification = verify(
         board, cells=cells, sample=sample, tolerance=tolerance, root=root, isolated=True, plugins=plugins, work=work,
-        prepare_only=prepare_only, on_cell=on_cell,
+        prepare_only=prepare_only, cell_minutes=cell_minutes, on_cell=on_cell,
     )  # fmt: skip
     if not foreign:
         _of_protocol(verification.file, submitted, note)

@@ -108,6 +108,7 @@ def verify(
     isolated: bool = False,
     work: str | Path | None = None,
     prepare_only: bool = False,
+    cell_minutes: float | None = None,
     on_start: Callable[[Verification], None] = unheard,
     on_cell: Callable[[Check], None] = unheard,
 ) -> Verification:
@@ -122,6 +123,7 @@ def verify(
     ``isolated`` trains every cell in a process without test data and evaluates it in another one, without attacks and
     defenses; plug-ins run in these alone. With a folder ``work`` it does what is not done there yet, and with
     ``prepare_only`` it only writes there what training needs: the two processes can then run elsewhere (``isolated``).
+    Each of them is killed after ``cell_minutes``.
     ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
     board, for labels that no cell has, for a tolerance outside [0, 1], for less than one of ``cells`` or ``threads``
     and for a device that is not there.
@@ -129,6 +131,8 @@ def verify(
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance, device, threads)
     check_work(work, prepare_only, sample if isolated else None)
+    if cell_minutes is not None and not isolated:
+        raise UsageError(f"cell_minutes={cell_minutes:g} is for isolated cells (--isolated)")
     _load(() if isolated else plugins, isolated)
     seed = secrets.randbelow(10**6) if sample is None else sample
     known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only, isolated)
@@ -136,7 +140,7 @@ def verify(
     if check_only:
         return known
     with tempfile.TemporaryDirectory() as temporary:
-        again = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None)
+        again = _Again(device, threads, root, plugins, Path(work or temporary) if isolated else None, cell_minutes)
         if prepare_only:
             again.prepare(chosen)
             return known
@@ -230,7 +234,7 @@ def _looked_through(
 class _Again:
     """Measures a cell again as its record says it ran, unless ``device`` and ``threads`` are given.
 
-    Here, or with a ``folder`` in processes apart, which load the ``plugins``.
+    Here, or with a ``folder`` in processes apart, which load the ``plugins`` and are killed after so many ``minutes``.
     """
 
     device: str | None
@@ -238,6 +242,7 @@ class _Again:
     root: str | Path | None
     plugins: tuple[str, ...]
     folder: Path | None
+    minutes: float | None = None
 
     def run(self, cell: Cell, fingerprint: str, said: Mapping[str, Any], scenario: str = "") -> CellResult:
         """The record of a cell."""
@@ -267,7 +272,7 @@ class _Again:
         """The cell as processes apart measure it."""
         assert self.folder is not None
         device, threads = self._place(said)
-        return Job(self.folder / key, key, resolved, device, threads, self.plugins, self.root)
+        return Job(self.folder / key, key, resolved, device, threads, self.plugins, self.root, self.minutes)
 
     def _place(self, said: Mapping[str, Any]) -> tuple[str, int]:
         claimed = said.get("threads")

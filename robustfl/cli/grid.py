@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from robustfl.cli.options import DRY_RUN, JOBS, STORES, Command, Finite, Folder, presets_and_files, scenario_options
+from robustfl.cli.options import (
+    CELL_MINUTES,
+    DRY_RUN,
+    JOBS,
+    STORES,
+    Command,
+    Folder,
+    presets_and_files,
+    scenario_options,
+)
 from robustfl.cli.printing import as_json, console, percent, print_board, say, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
@@ -38,7 +47,7 @@ def _indices(ctx: click.Context, param: click.Parameter, text: str | None) -> tu
 @click.option("--gpus", callback=_indices, metavar="0,1", help="Spread cells over these GPUs.")
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
-@click.option("--cell-minutes", type=Finite(0, min_open=True), help="Fail cells that take longer [default: no limit].")
+@CELL_MINUTES
 @DRY_RUN
 @scenario_options
 def grid(

@@ -143,6 +143,9 @@ EVERY_CELL = click.option("--all", "everything", is_flag=True, help="Run every c
 SAMPLE = click.option(
     "--sample", type=click.IntRange(0), help="Seed of the draw of cells [default: another one every time]."
 )
+CELL_MINUTES = click.option(
+    "--cell-minutes", type=Finite(0, min_open=True), help="Fail cells that take longer [default: no limit]."
+)
 WORK = click.option("--work", type=Folder(), help="Keep here what isolated processes exchange, and go on from it.")
 PREPARE = click.option("--prepare", "prepare_only", is_flag=True, help="Only write into --work what training needs.")
 

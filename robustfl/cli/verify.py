@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustfl.cli.options import (
+    CELL_MINUTES,
     CELLS,
     DATA_ROOT,
     EVERY_CELL,
@@ -45,6 +46,7 @@ _WORDS = {True: "passes", False: "REFUSED", None: "not checked"}
 @click.option("--isolated", is_flag=True, help="Train without test data, evaluate without attacks and defenses.")
 @WORK
 @PREPARE
+@CELL_MINUTES
 @plugins()
 @click.option("--device", metavar="auto|cpu|cuda[:i]", help="Where to train [default: as the board says].")
 @click.option("--threads", type=click.IntRange(1), help="Threads per cell [default: as the board says].")
@@ -171,6 +173,7 @@ def _labels(labels: Mapping[str, Any]) -> str:
 @SAMPLE
 @WORK
 @PREPARE
+@CELL_MINUTES
 @DATA_ROOT
 @FORMAT
 def submit(
@@ -187,7 +190,7 @@ def submit(
         if given("out", "name", "plugins"):
             raise UsageError("--check looks at a submission that is there; --out, --name and --plugin make one")
         return _check(target, form, cells=drawn(cells, everything=everything), tolerance=tolerance, **how)
-    if unused := given("trust", "against", "cells", "everything", "sample", "work", "prepare_only"):
+    if unused := given("trust", "against", "cells", "everything", "sample", "work", "prepare_only", "cell_minutes"):
         raise UsageError(f"{unused} goes with --check")
     from robustfl.reports.published.submitting import write_submission
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 
 import robustfl
 from robustfl.records import CellResult, plain
-from robustfl.scenarios import Cell
+from robustfl.scenarios import Cell, isolated_phases
 from robustfl.scenarios.expand import fingerprints
 from robustfl.scenarios.isolated import DATA, PROBLEM, RECORD, Job, NotMeasuredError, check_same
 from robustfl.scenarios.isolated_phases import run
@@ -125,8 +128,37 @@ def test_a_cell_whose_key_is_not_that_of_its_settings_is_another(tmp_path: Path)
 def test_a_phase_is_a_process_that_is_told_the_plug_ins_and_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[list[str]] = []
-    monkeypatch.setattr("subprocess.run", lambda command, **how: ran.append(command))
+    said = tmp_path / "said"
+    code = f"import json, sys; json.dump(sys.argv[1:], open({str(said)!r}, 'w'))"
+    monkeypatch.setattr("robustfl.scenarios.isolated.sys.executable", str(script(tmp_path, code)))
     made = replace(job(robustfl.run(BASE, device="cpu"), tmp_path), plugins=("mine.py",), root="data")
     made._run("evaluate")
-    assert ran[0][3:] == ["evaluate", str(tmp_path), "--data-root", "data", "--plugin", "mine.py"]
+    expected = ["-m", isolated_phases.__name__, "evaluate", str(tmp_path)]
+    assert json.loads(said.read_text()) == [*expected, "--data-root", "data", "--plugin", "mine.py"]
+
+
+def test_a_phase_that_does_not_end_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plug-in that starts a process and waits: neither outlives the deadline."""
+    child = tmp_path / "child"
+    code = (
+        "import subprocess; p = subprocess.Popen(['sleep', '600']); "
+        f"f = open({str(child)!r}, 'w'); f.write(str(p.pid)); f.close(); p.wait()"
+    )
+    monkeypatch.setattr("robustfl.scenarios.isolated.sys.executable", str(script(tmp_path, code)))
+    made = replace(job(robustfl.run(BASE, device="cpu"), tmp_path), minutes=0.1)
+    with pytest.raises(NotMeasuredError, match=r"its phase 'train' did not end within 0\.1 minutes"):
+        made._run("train")
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{child.read_text()}/cmdline").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{child.read_text()}/cmdline").exists()
+
+
+def script(folder: Path, code: str) -> Path:
+    """A program in the place of the interpreter that runs this whatever it is told."""
+    file = folder / "python"
+    file.write_text(f"#!{sys.executable}\n{code}\n", encoding="utf-8")
+    file.chmod(0o755)
+    return file
