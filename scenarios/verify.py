@@ -123,16 +123,13 @@ def verify(
     ``isolated`` trains every cell in a process without test data and evaluates it in another one, without attacks and
     defenses; plug-ins run in these alone. With a folder ``work`` it does what is not done there yet, and with
     ``prepare_only`` it only writes there what training needs: the two processes can then run elsewhere (``isolated``).
-    Each of them is killed after ``cell_minutes``.
-    ``on_start`` is called before the first cell, ``on_cell`` after each. Raises ``UsageError`` for a file that is no
-    board, for labels that no cell has, for a tolerance outside [0, 1], for less than one of ``cells`` or ``threads``
-    and for a device that is not there.
+    Each is killed after ``cell_minutes``. ``on_start`` is called before the first cell, ``on_cell`` after each. Raises
+    ``UsageError`` for a file that is no board, for labels that no cell has, for a tolerance outside [0, 1], for less
+    than one of ``cells`` or ``threads`` and for a device that is not there.
     """
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance, device, threads)
-    check_work(work, prepare_only, sample if isolated else None)
-    if cell_minutes is not None and not isolated:
-        raise UsageError(f"cell_minutes={cell_minutes:g} is for isolated cells (--isolated)")
+    check_work(work, prepare_only, sample if isolated else None, cell_minutes if not isolated else None)
     _load(() if isolated else plugins, isolated)
     seed = secrets.randbelow(10**6) if sample is None else sample
     known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only, isolated)
@@ -187,8 +184,10 @@ def _check_arguments(
         check_threads(threads)
 
 
-def check_work(work: object, prepare_only: bool, sample: object) -> None:
-    """Raise ``UsageError`` for a folder without a sample, which two calls must share, and for nothing to prepare."""
+def check_work(work: object, prepare_only: bool, sample: object, minutes: float | None = None) -> None:
+    """Raise ``UsageError`` for a folder without a sample, which two calls must share, and for what is not isolated."""
+    if minutes is not None:
+        raise UsageError(f"cell_minutes={minutes:g} is for isolated cells (--isolated)")
     if work is None and prepare_only:
         raise UsageError("to prepare is to write into a folder: give work (--work)")
     if work is not None and sample is None:
