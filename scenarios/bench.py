@@ -11,7 +11,7 @@ from typing import Any
 
 from robustfl.defenses import parse_pipeline
 from robustfl.errors import RobustflError, UsageError, closest, some
-from robustfl.records import CellResult, labels_of, plain
+from robustfl.records import CellResult, digest, labels_of, plain
 from robustfl.registry import describe, entries
 from robustfl.reports.published import publish
 from robustfl.reports.published.board import carried
@@ -150,13 +150,15 @@ def _zipped(
 class Search:
     """The search for one contestant: per configuration its validation accuracy under every attack.
 
-    ``None`` stands for a training that diverged or was refused, and ``reason`` says why if all were.
+    ``None`` stands for a training that diverged or was refused, and ``reason`` says why if all were. ``key`` is one of
+    the keys of all trainings.
     """
 
     contestant: Contestant
     knowledge: str
     tried: tuple[tuple[dict[str, Any], dict[str, float | None]], ...]
     reason: str = ""
+    key: str = ""
 
     @property
     def best(self) -> int:
@@ -174,6 +176,20 @@ class Search:
             return ""
         return self.reason or "every configuration diverged or was refused under some attack"
 
+    @classmethod
+    def of(cls, contestant: Contestant, known: Mapping[str, Any], rules: Protocol) -> Search | None:
+        """The search that a board carries (``as_dict``), or None where it tried other configurations."""
+        tried, told = configurations(contestant, rules), known.get("search", [])
+        labels = [labels_of(settings) for settings in tried]
+        if len(told) != len(tried):
+            return None
+        if [{name: one.get(name) for name in own} for own, one in zip(labels, told, strict=True)] != labels:
+            return None
+        scores = [(settings, dict(one["validation"])) for settings, one in zip(tried, told, strict=True)]
+        return cls(
+            contestant, str(known["knowledge"]), tuple(scores), str(known.get("reason", "")), str(known.get("key", ""))
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """The search as boards carry it."""
         tried = [
@@ -181,7 +197,44 @@ class Search:
             for i, (settings, scores) in enumerate(self.tried)
         ]
         found: dict[str, Any] = {"knowledge": self.knowledge, "chosen": self.best, "search": tried}
-        return found | ({"reason": self.reason} if self.reason else {})
+        more = {"reason": self.reason, "key": self.key}
+        return found | {name: value for name, value in more.items() if value}
+
+
+def kept_searches(
+    tier: Tier, scenario: Scenario, chosen: Sequence[Contestant], rules: Protocol, *, out: str | Path,
+    root: str | Path | None = None,
+) -> dict[str, Search]:  # fmt: skip
+    """The searches in the description of the final store, such as one made of a board, by contestant.
+
+    A search counts if its trainings would have the same keys today: with other code of its methods, other settings or
+    other data it runs again.
+    """
+    known = Store(Path(out) / scenario.name).description().get("benchmark", {}).get("contestants", {})
+    told = [contestant for contestant in chosen if contestant.name in known]
+    found = {}
+    for contestant, (key, _) in zip(told, _keys(tier, scenario, told, rules, root).values(), strict=True):
+        search = Search.of(contestant, known[contestant.name], rules)
+        if search is not None and search.key == key:
+            found[contestant.name] = search
+    return found
+
+
+Tried = list[dict[str, str]]
+"""The keys of the trainings of every configuration, by attack."""
+
+
+def _keys(
+    tier: Tier, scenario: Scenario, chosen: Sequence[Contestant], rules: Protocol, root: str | Path | None
+) -> dict[str, tuple[str, Tried]]:
+    """By contestant the keys of its tuning, after one of them all."""
+    trials = tuning_cells(tier, scenario, chosen, rules) if chosen else {}
+    known = fingerprints([cell for own in trials.values() for tried in own for cell in tried.values()], root)
+    found = {}
+    for name, own in trials.items():
+        keys = [{attack: key_of(resolve(c, known[c])) for attack, c in tried.items()} for tried in own]
+        found[name] = digest([sorted(tried.values()) for tried in keys]), keys
+    return found
 
 
 def searches(
@@ -193,15 +246,14 @@ def searches(
     A training that diverged or was refused counts as lower than any accuracy. Raises ``RobustflError`` if one failed,
     and ``UsageError`` if one ended without a validation accuracy: nothing can be chosen by those.
     """
-    trials = tuning_cells(tier, scenario, chosen, rules)
-    known = fingerprints([cell for own in trials.values() for tried in own for cell in tried.values()], root)
+    keys = _keys(tier, scenario, chosen, rules, root)
     store = Store(Path(out) / tuning_scenario(tier, scenario, chosen, rules).name)
     records = {r.key: r for r in store.load().results}
     found, all_of_it = {}, list[tuple[str, CellResult | None]]()
     for contestant in chosen:
-        tried, reasons = [], list[str]()
-        for settings, cells in zip(configurations(contestant, rules), trials[contestant.name], strict=True):
-            own = {attack: records.get(key_of(resolve(cell, known[cell]))) for attack, cell in cells.items()}
+        (key, trials), tried, reasons = keys[contestant.name], [], list[str]()
+        for settings, trained in zip(configurations(contestant, rules), trials, strict=True):
+            own = {attack: records.get(of) for attack, of in trained.items()}
             tried.append((settings, {attack: validated(record) for attack, record in own.items()}))
             reasons += [_first_line(r) for r in own.values() if r is not None and r.reason]
             words = " · ".join(map(str, labels_of(settings).values()))
@@ -209,7 +261,7 @@ def searches(
         lost = all(value is None for _, scores in tried for value in scores.values())
         reason = reasons[0] if lost and reasons else ""
         found[contestant.name] = Search(
-            contestant, parse_pipeline(contestant.of("defense")).knowledge, tuple(tried), reason
+            contestant, parse_pipeline(contestant.of("defense")).knowledge, tuple(tried), reason, key
         )
     _refuse_unmeasured(all_of_it, store.folder)
     return found
@@ -382,15 +434,20 @@ def bench(
     """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``run_grid`` but for the scenario.
 
     Both parts are ordinary grids with stores of their own (``bench-d-tuning``, ``bench-d``), so that an interrupted
-    benchmark resumes. The final store's description, and every board made of it, carries the protocol's version, what
+    benchmark resumes, also in a store made of a board: a search that this carries does not run
+    again (``kept_searches``). The final store's description, and every board made of it, carries the protocol's version, what
     ``settings`` changed of it, and every contestant's whole search. Before the final cells run, ``on_note`` hears for
     whom nothing could be chosen. Raises ``RobustflError`` if a training of the tuning failed.
     """
     rules, scenario = protocol(), scenario_to_run(tier, settings).beside(plugins)
     ensemble = asked(scenario)
     chosen = contestants(scenario, wanted)
-    run(tuning_scenario(tier, scenario, chosen, rules))
-    found = searches(tier, scenario, chosen, rules, out=out, root=root)
+    kept = kept_searches(tier, scenario, chosen, rules, out=out, root=root)
+    rest = [contestant for contestant in chosen if contestant.name not in kept]
+    if rest:
+        run(tuning_scenario(tier, scenario, rest, rules))
+        kept |= searches(tier, scenario, rest, rules, out=out, root=root)
+    found = {contestant.name: kept[contestant.name] for contestant in chosen}
     for words in undecided_words(found):
         on_note(WARNING + words)
     facts = {

@@ -90,6 +90,7 @@ class Search(Published):
     chosen: Any = None
     search: Any = None
     reason: Any = None
+    key: Any = None
 
 
 class Beaten(Published):

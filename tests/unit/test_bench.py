@@ -23,6 +23,7 @@ from robustfl.reports.benchmark.study import Study, Tried, about, read_study, st
 from robustfl.reports.benchmark.study_page import study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.published import publish_described
+from robustfl.reports.published.merge import merge, read_sources, write_merge
 from robustfl.reports.store import Store
 from robustfl.scenarios import RunOptions, Scenario
 from robustfl.scenarios.bench import (
@@ -153,7 +154,7 @@ def test_a_tier_from_tuning_to_page_and_again(tmp_path: Path, tiny: Tier) -> Non
         run_bench(tiny, tmp_path, *wanted, stop_after=3)
     found = run_bench(tiny, tmp_path, *wanted, computed=computed)
     again = run_bench(tiny, tmp_path, *wanted, computed=computed)
-    assert (computed[0], computed[2:]) == (8 - 3, [0, 0])
+    assert (computed[0], computed[2:]) == (8 - 3, [0])  # the searches stand in the store
     assert again.searches == found.searches
 
     tuned = found.searches["mean · naive-bn · dsgd"]
@@ -177,6 +178,18 @@ def test_a_tier_from_tuning_to_page_and_again(tmp_path: Path, tiny: Tier) -> Non
     assert "**Not the whole protocol**: this run changed <code>rounds=3</code>" in page
     assert re.search(r"\| – \| foolsgold · naive-bn \| refused <sup>a</sup> \| – \| refused", page)
     assert (tmp_path / "pages" / "boards" / "bench-d.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_a_board_goes_on_elsewhere_without_another_search(tmp_path: Path, tiny: Tier) -> None:
+    found = run_bench(tiny, tmp_path / "here", "mean/naive-bn")
+    _publish(found.results, tmp_path / "b.json", None, "table")
+    sources = read_sources([tmp_path / "b.json"])
+    write_merge(merge(sources, tolerance=0.0), sources, tmp_path / "there" / "bench-d")
+    computed: list[int] = []
+    assert run_bench(tiny, tmp_path / "there", "mean/naive-bn", computed=computed).searches == found.searches
+    assert computed == [0]
+    run_bench(tiny, tmp_path / "there", "mean/naive-bn", rounds=2, computed=computed)  # other trainings: tuned again
+    assert computed[1] == 4
 
 
 def test_tuning_reads_validation_data_and_never_test_accuracy(tmp_path: Path, tiny: Tier) -> None:
