@@ -434,8 +434,8 @@ def bench(
     """Tune the contestants of a tier, then measure them under AutoByz: ``run`` is ``run_grid`` but for the scenario.
 
     Both parts are ordinary grids with stores of their own (``bench-d-tuning``, ``bench-d``), so that an interrupted
-    benchmark resumes, also in a store made of a board: a search that this carries does not run
-    again (``kept_searches``). The final store's description, and every board made of it, carries the protocol's version, what
+    benchmark resumes, also in a store made of a board: a search that this carries does not run again
+    (``kept_searches``). The final store's description, and every board made of it, carries the protocol's version, what
     ``settings`` changed of it, and every contestant's whole search. Before the final cells run, ``on_note`` hears for
     whom nothing could be chosen. Raises ``RobustflError`` if a training of the tuning failed.
     """
