@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import Literal
 
-from robustfl.errors import some
+from robustfl.errors import UsageError, some
 
 from .board import WORST_MEMBER, Board, Row, Section, metric_meaning
 from .table_cell import TableCell, member_text
@@ -48,13 +48,21 @@ class Column:
 
 
 def kinds_of(board: Board) -> dict[str, Kind]:
-    """The names of all columns, in their order: rank, labels, attacks, worst case, worst member of AutoByz, costs."""
+    """The names of all columns, in their order: rank, labels, attacks, worst case, worst member of AutoByz, costs.
+
+    Raises ``UsageError`` where two have one name, such as that of an attack which is called like a label.
+    """
     member = () if board.autobyz is None else (WORST_MEMBER,)
     groups: list[tuple[Kind, Sequence[str]]] = [
         ("rank", ("rank",)), ("label", board.label_names), ("attack", board.attacks), ("worst", (WORST,)),
         ("member", member), ("cost", COSTS),
     ]  # fmt: skip
-    return {name: kind for kind, names in groups for name in names}
+    kinds = {name: kind for kind, names in groups for name in names}
+    if len(kinds) < sum(len(names) for _, names in groups):
+        every = [name for _, names in groups for name in names]
+        twice = next(name for name in every if every.count(name) > 1)
+        raise UsageError(f"two columns would be called {twice!r}; names gives one of them another name")
+    return kinds
 
 
 def printed(board: Board) -> tuple[str, ...]:

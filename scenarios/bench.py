@@ -177,18 +177,11 @@ class Search:
         return self.reason or "every configuration diverged or was refused under some attack"
 
     @classmethod
-    def of(cls, contestant: Contestant, known: Mapping[str, Any], rules: Protocol) -> Search | None:
-        """The search that a board carries (``as_dict``), or None where it tried other configurations."""
-        tried, told = configurations(contestant, rules), known.get("search", [])
-        labels = [labels_of(settings) for settings in tried]
-        if len(told) != len(tried):
-            return None
-        if [{name: one.get(name) for name in own} for own, one in zip(labels, told, strict=True)] != labels:
-            return None
-        scores = [(settings, dict(one["validation"])) for settings, one in zip(tried, told, strict=True)]
-        return cls(
-            contestant, str(known["knowledge"]), tuple(scores), str(known.get("reason", "")), str(known.get("key", ""))
-        )
+    def of(cls, contestant: Contestant, known: Mapping[str, Any], rules: Protocol) -> Search:
+        """The search of a contestant's configurations that a board carries (``as_dict``)."""
+        scores = [dict(one["validation"]) for one in known["search"]]
+        tried = tuple(zip(configurations(contestant, rules), scores, strict=True))
+        return cls(contestant, known["knowledge"], tried, known.get("reason", ""), known["key"])
 
     def as_dict(self) -> dict[str, Any]:
         """The search as boards carry it."""
@@ -214,9 +207,8 @@ def kept_searches(
     told = [contestant for contestant in chosen if contestant.name in known]
     found = {}
     for contestant, (key, _) in zip(told, _keys(tier, scenario, told, rules, root).values(), strict=True):
-        search = Search.of(contestant, known[contestant.name], rules)
-        if search is not None and search.key == key:
-            found[contestant.name] = search
+        if known[contestant.name].get("key") == key:
+            found[contestant.name] = Search.of(contestant, known[contestant.name], rules)
     return found
 
 

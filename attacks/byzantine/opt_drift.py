@@ -47,7 +47,8 @@ class OptDrift(Attack):
 
     With ``side=loss`` the side is that of the loss, of every round anew: ``u = -ḡ/‖ḡ‖``, along which the honest loss
     grows fastest, ``σ = sign(u)``, and ``p = -ḡ`` is tried, too. That is no drift, but the best reply in one step.
-    ``side=start`` does the same against ``ḡ`` and all results so far, back to where training began.
+    ``side=start`` does the same against ``ḡ`` and all results so far, back to where training began; of statistics,
+    which are no steps, against the sum of all that were merged.
 
     Attacks that look for the greatest distance in a round take back in the next one what they did; a drift adds up.
     Which side hurts depends on the model; under DSGD rows are gradients, so that ``up`` lowers the weights.
@@ -76,7 +77,7 @@ class OptDrift(Attack):
     """
 
     paper: ClassVar[str] = "after @xie2025model; after @shejwalkar2021manipulating"
-    cost: ClassVar[str] = "3 (loss: 4) evals aggregations in every tenth round, 6 in the others"
+    cost: ClassVar[str] = "3 (loss, start: 4) evals aggregations in every tenth round, 6 in the others"
     knowledge: ClassVar[Knowledge] = "defense"
 
     side: str = param("up", choices=SIDES, doc="up, down, signs drawn once, loss (against the honest mean) or start")

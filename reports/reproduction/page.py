@@ -178,9 +178,8 @@ def _hours(seconds: float) -> str:
 
 
 _HOW = (
-    "Percent, as mean over seeds (lowest–highest), and the difference with its 95 % interval. Networks and data are "
-    "reduced to what two cores run in hours, so levels are lower than in print; the tables below say how, and hold "
-    "every claim."
+    "Percent, as mean over seeds (lowest–highest), and the difference with its 95 % interval. Where networks and data "
+    "are reduced, levels are lower than in print; the tables below say where and how, and hold every claim."
 )
 
 

@@ -290,6 +290,7 @@ def test_columns_are_printed_as_chosen_under_the_names_given(chosen: Callable[..
     (["worst caes"], {}, "columns: there is no column 'worst caes'; did you mean 'worst case'?"),
     ([], {"drop": ("cost",)}, "drop: there is no column 'cost'; did you mean 'costs'"),
     (["costs"], {"drop": ("costs",)}, "no column is left"),
+    ([], {"names": {"sf": "worst case"}}, "two columns would be called 'worst case'; names gives one of them another"),
     ([], {"names": {"foe(eta=10)": "sf"}}, "names: 'foe(eta=10)' and 'sf' would both be 'sf'"),
 ])  # fmt: skip
 def test_a_column_that_is_not_there_and_one_name_for_two_are_refused(
