@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from robustfl.contracts import Context
+
 
 def lengths(X: Tensor) -> Tensor:
     """``‖x_i‖`` ``[n]``."""
@@ -20,6 +22,16 @@ def squared_distances(X: Tensor) -> Tensor:
 def middle(X: Tensor) -> Tensor:
     """The median of every column ``[d]``, of an even number of rows the mean of the middle two."""
     return X.quantile(0.5, dim=0)
+
+
+def trimmed_mean(X: Tensor, f: int) -> Tensor:
+    """The mean of every column ``[d]`` without its ``f`` lowest and highest values."""
+    return X.sort(dim=0).values[f : len(X) - f].mean(0)
+
+
+def weights_of(X: Tensor, context: Context) -> Tensor:
+    """The samples of the rows' clients ``[n]``, ones where nobody knows them."""
+    return torch.ones(len(X)).to(X) if context.weights is None else context.weights.to(X)
 
 
 def least(scores: Tensor, k: int) -> Tensor:

@@ -87,7 +87,8 @@ def columns(board: Board, section: Section, *, spreads: bool = True, worst_sprea
         if kind == "worst":
             return (formatted(r.worst, spread=worst_spread, best=tells and r.may_be_best) for r in rows)
         if kind == "label":
-            return (Formatted(board.label(row, name)) for row in rows)
+            place = board.label_names.index(name)
+            return (Formatted(row.labels[place]) for row in rows)
         if kind == "cost":
             return (Formatted(costs(row)[COSTS.index(name)]) for row in rows)
         return (Formatted(rank_text(r) if kind == "rank" else member_text(r.members, r.member_seeds)) for r in rows)

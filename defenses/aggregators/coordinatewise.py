@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from robustfl.contracts import Aggregated, Context
@@ -13,7 +12,7 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..columns import NearestMean, WeightedMedian, WeightedTrim
-from ..reference import least, middle
+from ..reference import least, middle, trimmed_mean, weights_of
 from ..rows import MajorityRule, Mixed, MixedRule, shares
 
 
@@ -42,7 +41,7 @@ class Mean(MixedRule):
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
         del f
-        share = torch.ones(len(X), dtype=X.dtype) if context.weights is None else context.weights.to(X)
+        share = weights_of(X, context)
         return share / share.sum() @ X
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
@@ -126,9 +125,7 @@ class TrimmedMean(MajorityRule):
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
         kept = X.argsort(dim=0, stable=True)[f : len(X) - f]
-        share = torch.ones(len(X), dtype=X.dtype)
-        if self.weighted and context.weights is not None:
-            share = context.weights.to(X)
+        share = weights_of(X, context if self.weighted else Context())
         return (X.gather(0, kept) * share[kept]).sum(0) / share[kept].sum(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
@@ -200,8 +197,7 @@ class Phocas(MajorityRule):
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
         del context
-        trimmed = X.sort(dim=0).values[f : len(X) - f].mean(0)
-        return X.gather(0, least((X - trimmed).abs(), len(X) - f)).mean(0)
+        return X.gather(0, least((X - trimmed_mean(X, f)).abs(), len(X) - f)).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

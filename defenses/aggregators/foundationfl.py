@@ -14,7 +14,7 @@ from robustfl.kernels import RankMean
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..reference import lengths, middle
+from ..reference import lengths, middle, trimmed_mean
 from ..rows import MajorityRule, Mixed
 from ..ties import largest, smallest
 
@@ -62,7 +62,7 @@ class FoundationFL(MajorityRule):
         near = torch.minimum(lengths(X - X.max(dim=0).values), lengths(X - X.min(dim=0).values))
         copied = X[near.argmax() if self.copied == "farthest" else near.argmin()]
         both = torch.cat([X, copied.expand(floor(self.share * len(X) + 1e-9), -1)])
-        return middle(both) if self.rule == "median" else both.sort(dim=0).values[f : len(both) - f].mean(0)
+        return middle(both) if self.rule == "median" else trimmed_mean(both, f)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context

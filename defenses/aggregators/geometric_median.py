@@ -14,7 +14,7 @@ from robustfl.contracts import Aggregated, Context
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from ..reference import lengths, middle
+from ..reference import lengths, middle, weights_of
 from ..rows import MajorityRule, Mixed, nearest_row, shares
 
 Array = NDArray[np.float64]
@@ -69,7 +69,7 @@ class GeometricMedian(MajorityRule):
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
         del f
-        share = context.weights.to(X) if self.weighted and context.weights is not None else torch.ones(len(X)).to(X)
+        share = weights_of(X, context if self.weighted else Context())
         z = {"median": middle(X), "zero": torch.zeros_like(X[0]), "mean": X.mean(0)}[self.init]
         for _ in range(self.max_steps):
             pull = share / lengths(X - z).clamp(min=self.nu)
@@ -172,7 +172,7 @@ class RobustFederatedAveraging(MajorityRule):
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
         del f
-        alpha = torch.ones(len(X)).to(X) if context.weights is None else context.weights.to(X)
+        alpha = weights_of(X, context)
         z = alpha @ X / alpha.sum()
         for _ in range(self.steps):
             beta = alpha / lengths(X - z).clamp(min=self.nu)
