@@ -24,6 +24,9 @@ GENERATE = ROOT / "docs" / "generate.py"
 PARTS = ("benchmark", "rest")
 """The parts of ``docs/generate.py``, each written by a process of its own."""
 EXAMPLE = re.compile(r"^(?P<indent>[ \t]*)(?P<text>>>>(?:.*\n?)(?:^(?![ \t]*$).*\n?)*)", flags=re.MULTILINE)
+SHIM = '<script src="https://unpkg.com/iframe-worker/shim"></script>'
+"""The script with which the plugin ``offline`` lets a page search that was opened from the disk."""
+FROM_DISK = """<script>location.protocol === "file:" && document.write('""" + SHIM.replace("</", "<\\/") + "')</script>"
 log = logging.getLogger("mkdocs.hooks.robustfl")
 _scratch: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -89,6 +92,11 @@ def on_files(files: Files, config: Any) -> Files:
         if path.is_file() and path not in apart:
             files.append(File.generated(config, path.relative_to(made).as_posix(), abs_src_path=str(path)))
     return files
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """The page, which loads what lets its search work from the disk there alone: a site on a server fetches nothing."""
+    return output.replace(SHIM, FROM_DISK)
 
 
 def on_post_build(config: Any) -> None:
