@@ -6,9 +6,7 @@ import codecs
 import hashlib
 import os
 import pickle
-import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +16,7 @@ import numpy as np
 from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
+from robustfl.data.pictures import arrays_of
 from robustfl.data.resized import fitted
 from robustfl.data.stored import StoredDataset
 from robustfl.errors import DataMissing, UsageError, reason
@@ -91,7 +90,7 @@ class Listed(StoredDataset):
     def _read(self, domain: str, parts: dict[str, tuple[list[Path], list[int]]]) -> Arrays:
         raw: dict[str, Array] = {}
         for part, (places, labels) in parts.items():
-            raw[f"{part}_x"] = pictures(places, self.size, resized=True)
+            raw[f"{part}_x"] = arrays_of(places, (self.size, self.size), 3)
             raw[f"{part}_y"] = np.array(labels, dtype=np.int64)
         return checked_arrays(f"{self.name} {domain}", raw, classes=len(self.classes))
 
@@ -154,34 +153,6 @@ def _inside(base: Path, path: str, file: Path) -> Path:
     if below.is_absolute() or ".." in below.parts or not (base / below).is_file():
         raise DataMissing(f"{file} lists {path!r}, which is no file below {base}")
     return base / below
-
-
-def pictures(files: Sequence[Path], side: int, *, resized: bool) -> Array:
-    """Images as RGB uint8 ``[N side side 3]``; raises ``UsageError`` for one of another size that is not resized."""
-    images = np.empty((len(files), side, side, 3), np.uint8)  # the only copy: 1.2 GB for those of Tiny-ImageNet
-    for image, file in zip(images, files, strict=True):
-        pixels = picture(file, side if resized else None)
-        if pixels.shape != image.shape:
-            raise UsageError(f"{file} has {pixels.shape[1]}×{pixels.shape[0]} pixels; {side}×{side} are expected")
-        image[...] = pixels
-    return images
-
-
-def picture(file: Path, size: int | None = None) -> Array:
-    """An image as RGB uint8 ``[H W 3]``, resized to ``size × size`` if given; raises ``UsageError`` naming the file."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(file)
-        with image:
-            colour = image.convert("RGB")
-            return np.asarray(colour.resize((size, size), Image.Resampling.BILINEAR) if size else colour)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UsageError(f"{file} is too large an image: {reason(error)}") from error
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-        raise UsageError(f"{file} is no readable image: {reason(error)}") from error
 
 
 DOMAINNET = ("real", "clipart", "infograph", "painting", "quickdraw", "sketch")

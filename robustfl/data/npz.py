@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ import numpy as np
 from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import NAMES, Array, checked_arrays
+from robustfl.data.specs import find_path
 from robustfl.data.stored import StoredDataset
-from robustfl.errors import FileMissing, UsageError, reason
+from robustfl.errors import UsageError, reason
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -38,12 +38,7 @@ class Npz(StoredDataset):
 
     def source(self, root: Path, *, download: bool) -> Source:
         del download
-        given = Path(os.path.expanduser(self.path))
-        places = [given.absolute()] if given.is_absolute() else [given.absolute(), root / given]
-        for place in places:
-            if place.is_file():
-                return npz_source(place)
-        raise FileMissing(f"npz: there is no file {' or '.join(map(str, places))}; it should hold {', '.join(NAMES)}")
+        return npz_source(find_path(self.name, self.path, root, f"it should hold {', '.join(NAMES)}"))
 
 
 def npz_source(path: Path, *, classes: int | None = None) -> Source:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import cast
 
 from robustfl.contracts import Dataset
-from robustfl.errors import UsageError
-from robustfl.registry import create
+from robustfl.errors import FileMissing, UsageError
+from robustfl.registry import create, lookup
+from robustfl.specs import parse
 
 
 def data_root(explicit: str | Path | None = None) -> Path:
@@ -34,6 +35,20 @@ def _expanded(path: str | Path) -> Path:
         raise UsageError(f"data root {path}: there is no such home; give --data-root or set $ROBUSTFL_DATA") from None
 
 
+OWN = ("imagefolder", "npz")
+"""Data sets of one's own, read from ``path``; ``npz:PATH`` is short for ``npz(path=PATH)``."""
+_ADVICE = "images of your own: imagefolder(path=FOLDER) or npz(path=FILE)"
+
+
+def find_path(name: str, path: str, root: Path, holds: str) -> Path:
+    """``path`` in the working directory, else below ``root``; raises ``FileMissing`` of the data set ``name``."""
+    given = Path(os.path.expanduser(path))
+    for place in (places := [given.absolute()] if given.is_absolute() else [given.absolute(), root / given]):
+        if place.exists():
+            return place
+    raise FileMissing(f"{name}: there is no {' or '.join(map(str, places))}; {holds}")
+
+
 def dataset_from_spec(text: str) -> Dataset:
     """The data set of ``"mnist"``, ``"mnist(limit=1000)"``, ``"npz(path=my.npz)"`` or ``"npz:my.npz"``.
 
@@ -41,10 +56,16 @@ def dataset_from_spec(text: str) -> Dataset:
     'my.npz'
     """
     head, colon, path = text.partition(":")
-    if colon and head.strip() == "npz":
+    if colon and head.strip() in OWN:
         if not path.strip():
-            raise UsageError(f"data set {text!r}: a path is missing; write npz:PATH")
-        return cast(Dataset, create("dataset", "npz", path=path.strip()))
-    if text.strip().endswith(".npz") and "(" not in text:
-        raise UsageError(f"unknown dataset {text!r}; a file is written npz:{text.strip()}")
+            raise UsageError(f"data set {text!r}: a path is missing; write {head.strip()}:PATH")
+        return cast(Dataset, create("dataset", head.strip(), path=path.strip()))
+    name = parse(text)[0]
+    try:
+        lookup("dataset", name)
+    except UsageError as error:
+        if name.endswith(".npz") or os.path.isdir(name):
+            kind = "npz" if name.endswith(".npz") else "imagefolder"
+            raise UsageError(f"unknown dataset {name!r}; to read it write {kind}:{name}") from None
+        raise UsageError(f"{error} ({_ADVICE})") from None
     return cast(Dataset, create("dataset", text))

@@ -14,7 +14,8 @@ import numpy as np
 from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
-from robustfl.data.fedbn import lines_of, pictures
+from robustfl.data.fedbn import lines_of
+from robustfl.data.pictures import arrays_of
 from robustfl.data.public import Public
 from robustfl.errors import DataMissing, UsageError
 from robustfl.registry import register
@@ -88,7 +89,7 @@ def _decode(name: str, folder: Path) -> Arrays:
     wnids = _wnids(folder)
     raw: dict[str, Array] = {}
     for part, labelled in (("train", _training(folder, wnids)), ("test", _validation(folder, wnids))):
-        raw[f"{part}_x"] = pictures([file for file, _ in labelled], SIDE, resized=False)
+        raw[f"{part}_x"] = arrays_of([file for file, _ in labelled], (SIDE, SIDE), 3, resized=False)
         raw[f"{part}_y"] = np.array([label for _, label in labelled], dtype=np.int64)
     return checked_arrays(f"{name} in {folder}", raw, classes=CLASSES)
 

@@ -79,7 +79,7 @@ def test_a_home_that_is_not_there_is_told(tmp_path, monkeypatch):
 
     with pytest.raises(UsageError, match="data root ~nobody-here/d: there is no such home"):
         data_root("~nobody-here/d")
-    with pytest.raises(DataMissing, match=r"there is no file .*/~nobody-here/a\.npz"):
+    with pytest.raises(DataMissing, match=r"there is no .*/~nobody-here/a\.npz"):
         Npz(path="~nobody-here/a.npz").load(tmp_path)
     with pytest.raises(DataMissing, match=r"there is no file of weights .*/~nobody-here/a\.pt"):
         Weights(path="~nobody-here/a.pt").load(torch.nn.Linear(1, 1), tmp_path)
@@ -309,7 +309,7 @@ def test_a_relative_archive_is_found_in_the_working_folder_then_in_the_root(tmp_
     assert Npz(path="mine.npz").load(tmp_path).test_y.tolist() == [0, 1]
     monkeypatch.setenv("HOME", str(tmp_path))
     assert len(Npz(path="~/mine.npz").load(tmp_path).train_y) == 6
-    with pytest.raises(DataMissing, match=r"no file .*here/none\.npz or .*none\.npz"):
+    with pytest.raises(DataMissing, match=r"there is no .*here/none\.npz or .*none\.npz"):
         Npz(path="none.npz").load(tmp_path)
 
 

@@ -93,7 +93,7 @@ def test_pixels_are_scaled_to_one_around_zero(root):
 
 def test_images_are_decoded_once_and_mapped(root, monkeypatch):
     first = load(root)
-    monkeypatch.setattr(tiny_imagenet, "pictures", None)
+    monkeypatch.setattr(tiny_imagenet, "arrays_of", None)
     assert isinstance(load(root).train_x, np.memmap)
     assert load(root).fingerprint == first.fingerprint
 

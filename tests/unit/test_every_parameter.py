@@ -76,8 +76,8 @@ TEXTS: dict[tuple[str, str], tuple[Any, ...]] = {
     ("dataset", "dataset"): ("digits(limit=30, test_limit=10)",),
 }
 ABSENT = {
-    "cifar10", "cifar100", "digits-fedbn", "domainnet", "emnist", "fashion-mnist", "mnist", "npz", "office-caltech",
-    "svhn", "tiny-imagenet", "usps",
+    "cifar10", "cifar100", "digits-fedbn", "domainnet", "emnist", "fashion-mnist", "imagefolder", "mnist", "npz",
+    "office-caltech", "svhn", "tiny-imagenet", "usps",
 }  # fmt: skip
 """Data sets that a machine without files has not; their limits are those of ``digits``."""
 

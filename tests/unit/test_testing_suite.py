@@ -368,5 +368,5 @@ def test_a_data_set_that_is_not_here_says_so(tmp_path: Path, monkeypatch: pytest
     assert checks["arrays"].passed
     assert checks["arrays"].reason.startswith("not looked at: ")
     assert checks["arrays"].because == "its files"
-    with pytest.raises(UsageError, match=r"there is no file .*typo\.npz"):
+    with pytest.raises(UsageError, match=r"there is no .*typo\.npz"):
         check(registry.create("dataset", "npz(path=typo.npz)"))
