@@ -2,7 +2,7 @@
 
 from .adaptive import ClippedClusteringAdaptive, SignGuardAdaptive
 from .alie import ALIE
-from .backdoors import DBA, BadNets, EdgeCase
+from .backdoors import DBA, BadNets, Blended, EdgeCase
 from .baseline import Gaussian, Inf, NaN, NoAttack, Random, Zero
 from .edge import Edge
 from .fang import Fang
@@ -27,6 +27,7 @@ __all__ = [
     "IPM",
     "ROP",
     "BadNets",
+    "Blended",
     "ClippedClusteringAdaptive",
     "DirtyLabels",
     "Edge",

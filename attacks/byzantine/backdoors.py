@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robustfl.errors import Refused
 from robustfl.parameters import param
+from robustfl.randomness import stream
 from robustfl.registry import register
 
 from .poisoning import Poisoning, check_images, check_labels
@@ -153,6 +154,48 @@ class DBA(Backdoor):
         fits(self.name, (step_down + 1, step_right + self.length), check_images(x, self))
         starts = [(down, right) for down in (0, step_down) for right in (0, step_right)]
         return [(slice(down, down + 1), slice(right, right + self.length)) for down, right in starts]
+
+
+@register("blended", version=1)
+@dataclass(frozen=True)
+class Blended(Backdoor):
+    """The attackers train honestly on batches of which a part is blended with a random picture and labelled ``target``.
+
+    ``x → α k + (1-α) x,  y = target`` for ``⌈ρb⌉`` random samples of a batch, with a key pattern ``k [C H W]`` of
+    uniform noise that covers the image. Every pixel changes a little instead of a few pixels a lot, so that nothing
+    shows to the eye at small ``α``; at very small ``α`` a model does not learn it either. Diluted by averaging: see
+    ``model-replacement``.
+
+    Args:
+        target: class ≥ 0 that blended images are given; 0.
+        fraction: share ``ρ`` of a batch in (0, 1]; 0.5.
+        alpha: weight ``α`` of the pattern in (0, 1], in training and in tests; 0.2 as in the paper's training data.
+        pattern: number ≥ 0 of the pattern, the seed of its stream; 0.
+
+    Reference: Chen, Liu, Li, Lu, Song, Targeted Backdoor Attacks on Deep Learning Systems Using Data Poisoning, 2017,
+    arXiv:1712.05526 (the blended injection strategy with a random pattern). Deviations: a fixed share of every batch
+    instead of the data set.
+
+    >>> import torch
+    >>> x = torch.full((1, 1, 2, 2), 0.5)
+    >>> whole, part = Blended(alpha=1.0).trigger(x), Blended(alpha=0.5).trigger(x)
+    >>> bool(torch.allclose(part, (whole + x) / 2))
+    True
+    """
+
+    paper: ClassVar[str] = "@chen2017targeted"
+    cost: ClassVar[str] = "one pass over each poisoned image"
+
+    target: int = param(0, ge=0, doc="the class that blended images are given")
+    fraction: float = param(0.5, gt=0.0, le=1.0, doc="share of every batch that is blended")
+    alpha: float = param(0.2, gt=0.0, le=1.0, doc="weight of the pattern")
+    pattern: int = param(0, ge=0, doc="number of the pattern")
+
+    def trigger(self, x: Tensor) -> Tensor:
+        check_images(x, self)
+        # Drawn on the CPU in float32 wherever and whatever the images are, so that the pattern is the same.
+        key = torch.rand(x.shape[1:], generator=stream(self.pattern, "blended")).to(x)
+        return torch.lerp(x, key.expand_as(x), self.alpha)
 
 
 @register("edge-case", version=1)

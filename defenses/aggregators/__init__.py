@@ -1,12 +1,13 @@
 """Aggregation rules, one file per method."""
 
 from .alignins import AlignIns
+from .auror import Auror
 from .centered_clipping import CenteredClipping
 from .cge import ComparativeElimination
-from .clipped_clustering import ClippedClustering
+from .clipped_clustering import ClippedClustering, Clustering
 from .coordinatewise import MeaMed, Mean, Median, Phocas, TrimmedMean
 from .deepsight import DeepSight
-from .flame import Flame
+from .flame import Flame, WeakDP
 from .foundationfl import FoundationFL
 from .freqfed import FreqFed
 from .gas import GradientSplitting
@@ -25,9 +26,11 @@ from .trust import FLTrust, FoolsGold
 
 __all__ = [
     "AlignIns",
+    "Auror",
     "Bulyan",
     "CenteredClipping",
     "ClippedClustering",
+    "Clustering",
     "ComparativeElimination",
     "CovarianceFilter",
     "DeepSight",
@@ -59,4 +62,5 @@ __all__ = [
     "SignMajorityVote",
     "SmallestMaximumEigenvalue",
     "TrimmedMean",
+    "WeakDP",
 ]

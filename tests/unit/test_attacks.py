@@ -388,7 +388,7 @@ def test_constrain_and_scale_mixes_the_gradient_with_the_way_from_the_received_m
 ONE_HOT = torch.eye(10)[Y]
 
 
-@pytest.mark.parametrize("spec", ["badnets", "dba", "edge-case", "edge-case(look=turned)"])
+@pytest.mark.parametrize("spec", ["badnets", "blended", "dba", "edge-case", "edge-case(look=turned)"])
 @pytest.mark.parametrize(
     ("images", "words"),
     [

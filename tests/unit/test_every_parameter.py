@@ -48,6 +48,7 @@ N_ENTRIES, SHAPES = 40, ((4, 8), (4,), (4,))
 BASE: dict[tuple[str, str], dict[str, Any]] = {
     ("attack", "poisonedfl"): {"period": 1, "scale": 1.0},
     ("attack", "opt"): {"evals": 10},
+    ("defense", "auror"): {"alpha": 2.0, "tau": 0.3},
     ("defense", "centered-clipping"): {"tau": 0.5},
     ("defense", "deepsight"): {"inputs": 30},
     ("defense", "dnc"): {"b": 2},

@@ -1,0 +1,109 @@
+"""Methods of Blades, FLPoison and BackFed by hand and against slow literal versions of their papers' formulas."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import robustfl
+from robustfl.contracts import Aggregated, Context
+from robustfl.errors import UsageError
+from robustfl.randomness import stream
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=stream(seed, "peers"), dtype=torch.float64)
+
+
+def run(spec: str, X: torch.Tensor, f: int = 1, **context: Any) -> Aggregated:
+    return robustfl.defense(spec).run(X, f=f, context=Context(generator=stream(0, "defense"), **context))
+
+
+# --- weak DP ---------------------------------------------------------------------------------------------------------
+
+
+def test_weak_dp_clips_averages_and_adds_noise_of_its_own_size() -> None:
+    X, weights = normal(6, 40_000), torch.tensor([1.0, 2.0, 0.0, 1.0, 5.0, 1.0])
+    clipped = run("clipping(c=3)+mean", X, weights=weights).vector
+    noisy = run("weak-dp(M=3, sigma=0.5)", X, weights=weights)
+    torch.testing.assert_close(run("weak-dp(M=3, sigma=0)", X, weights=weights).vector, clipped)
+    noise = noisy.vector - clipped
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.03)
+    assert abs(float(noise.mean())) < 0.02
+    assert int(noisy.facts["clipped"]) == 6
+    with pytest.raises(UsageError, match="weak-dp draws at random"):
+        robustfl.defense("weak-dp").run(X, f=1, context=Context())
+
+
+# --- clustering ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_clustering_averages_the_larger_part_of_the_bipartition_with_the_least_cosine_across(seed: int) -> None:
+    X = normal(7, 4, seed=seed)
+    cosine = torch.cosine_similarity(X[:, None], X[None], dim=2)
+    parts = [torch.tensor(p) for p in product([False, True], repeat=7) if 0 < sum(p) < 7]
+    best = min(parts, key=lambda p: float(cosine[p][:, ~p].max()))
+    larger = best if int(best.sum()) > 3 else ~best
+    done = run("clustering", X)
+    assert done.facts["kept"] == larger.nonzero().flatten().tolist()
+    torch.testing.assert_close(done.vector, X[larger].mean(0))
+
+
+def test_linkages_find_other_clusters_on_a_chain_of_directions() -> None:
+    """The widest gap is the last one, but 19 and 40 part the two narrowest clusters."""
+    angles = torch.tensor([0.0, 19.0, 40.0, 61.0, 92.0]).deg2rad()
+    X = torch.stack([angles.cos(), angles.sin()], dim=1).double()
+    assert run("clustering", X).facts["kept"] == [0, 1, 2, 3]
+    assert run("clustering(linkage=complete)", X).facts["kept"] == [2, 3, 4]
+
+
+# --- Auror -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alpha", "tau"), [(0.0, 0.5), (1.5, 0.5), (2.2, 0.3), (50.0, 0.5)])
+def test_auror_votes_by_two_means_of_every_column(alpha: float, tau: float) -> None:
+    X = normal(9, 30, seed=3)
+    X[:2] += 2.0
+    votes, indicative = np.zeros(9), 0
+    sides = [np.array(side) for side in product([False, True], repeat=9) if 0 < sum(side) < 5]
+    for column in X.T.numpy():
+        best = min(sides, key=lambda s: column[s].var() * s.sum() + column[~s].var() * (~s).sum())
+        if abs(column[best].mean() - column[~best].mean()) > alpha:
+            indicative += 1
+            votes += best
+    kept = np.flatnonzero(votes <= tau * indicative)
+    done = run(f"auror(alpha={alpha}, tau={tau})", X)
+    assert (done.facts["indicative"], done.facts["kept"]) == (indicative, kept.tolist() or list(range(9)))
+    assert done.facts["all_suspected"] is (len(kept) == 0)
+    torch.testing.assert_close(done.vector, X[done.facts["kept"]].mean(0))
+    assert alpha != 1.5 or done.facts["kept"] == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_auror_suspects_nobody_where_clusters_are_equally_large() -> None:
+    X = torch.tensor([[0.0], [0.0], [9.0], [9.0]])
+    assert run("auror", X).facts["kept"] == [0, 1, 2, 3]
+    assert run("auror(tau=0.1)", torch.tensor([[0.0, 0.0], [0.0, 9.0], [9.0, 0.0]])).facts["all_suspected"] is False
+    assert run("auror(tau=0.1)", 9 * torch.eye(3)).facts["all_suspected"] is True
+
+
+# --- blended ---------------------------------------------------------------------------------------------------------
+
+
+def test_blended_mixes_one_pattern_into_a_share_of_the_batch() -> None:
+    x, y = normal(10, 2, 5, 5).sigmoid().float(), torch.arange(10)
+    attack = robustfl.attack("blended(target=3, fraction=0.3, alpha=0.25)")
+    made, labels = attack.poison(x, y, classes=10, generator=stream(1))
+    changed = (made != x).flatten(1).any(1)
+    assert (int(changed.sum()), labels[changed].tolist()) == (3, [3, 3, 3])
+    assert torch.equal(labels[~changed], y[~changed])
+    key = (made - 0.75 * x)[changed] / 0.25
+    torch.testing.assert_close(key, key[:1].expand_as(key), rtol=1e-4, atol=1e-5)
+    assert 0 <= float(key.min()) < 0.1 < 0.9 < float(key.max()) <= 1
+    torch.testing.assert_close(attack.trigger(x), 0.75 * x + 0.25 * key[0])
+    other = robustfl.attack("blended(target=3, fraction=0.3, alpha=0.25, pattern=1)")
+    assert float((other.trigger(x) - attack.trigger(x)).abs().mean()) > 0.05
