@@ -24,13 +24,19 @@ Ran = Sequence[tuple[CellResult, Mapping[str, Any]]]
 """Records with the labels of their cells."""
 _TITLE = 44  # letters across a panel
 _LETTERS, _HANDLE = 15, 7  # of a legend to an inch, and those that a line's picture takes
-_NAMES = {"sa": "accuracy on clean inputs (%)", "ra_worst": "accuracy on adversarial inputs (%)"}
+_NAMES = {
+    "loss": "loss on test images",
+    "sa": "accuracy on clean inputs (%)",
+    "ra_worst": "accuracy on adversarial inputs (%)",
+}
 
 
 class Plot(Part):
     """A plot of a protocol: ``lines`` over rounds in one panel per ``panels``, or ``bars`` or ``lines`` over ``x``.
 
-    ``draw`` names the function of this package that draws it from ``arguments`` instead of cells.
+    ``lines`` may name two labels. With ``per_round`` curves go over what rounds cost, in the unit that ``x`` names: a
+    number per line, or that of its first rounds, how many they are, and that of all later ones. ``draw`` names the
+    function of this package that draws it from ``arguments`` instead of cells.
     """
 
     kind: Literal["curves", "bars", "lines"] = "curves"
@@ -39,8 +45,9 @@ class Plot(Part):
     panels: str = ""
     lines: str = "norm"
     x: str = "round"
+    per_round: Mapping[str, tuple[float, ...]] = Field(default_factory=dict)
     metric: str = "sa"
-    statistic: Literal["final", "best", "tail", "selected"] = "final"
+    statistic: Literal["final", "best", "mean", "tail", "selected"] = "final"
     where: Selector = Field(default_factory=dict)
 
 
@@ -90,13 +97,25 @@ def _points(plot: Plot, ran: Ran) -> pd.DataFrame:
 
     found: list[tuple[str, str, Any, float | None]] = []
     for record, labels in ran:
-        where = str(labels.get(plot.panels, "")) if plot.panels else "", str(labels.get(plot.lines, ""))
+        line = ", ".join(str(labels.get(name, "")) for name in plot.lines.split())
+        where = str(labels.get(plot.panels, "")) if plot.panels else "", line
         if plot.kind == "curves":
-            values = [(p.round, p.sa if plot.metric == "sa" else p.ra) for p in record.curve]
-            found += [(*where, at, None if value is None else 100 * value) for at, value in values]
+            cost = plot.per_round[line] if plot.per_round else (1,)
+            name, unit = ("ra" if plot.metric == "ra_worst" else plot.metric), 1 if plot.metric == "loss" else 100
+            values = [(spent(p.round, *cost), getattr(p, name)) for p in record.curve]
+            found += [(*where, at, None if value is None else unit * value) for at, value in values]
         else:
             found.append((*where, str(labels.get(plot.x)), number(record, plot.metric, plot.statistic)))
     return pd.DataFrame(found, columns=["panel", "line", "x", "y"]).astype({"y": "float64"})
+
+
+def spent(round: int, first: float, until: int | float = 0, later: float | None = None) -> float:
+    """Cost of ``round`` rounds at ``first`` each, or at ``later`` after the ``until``-th.
+
+    >>> spent(10, 6.5), spent(50, 58, 30, 1)
+    (65.0, 1760)
+    """
+    return round * first if later is None else min(round, until) * first + max(0, round - until) * later
 
 
 def _draw(axis: Axes, plot: Plot, points: pd.DataFrame, lines: Sequence[str]) -> None:
@@ -122,7 +141,7 @@ def _draw(axis: Axes, plot: Plot, points: pd.DataFrame, lines: Sequence[str]) ->
     if names:
         short, common = apart(names)
         axis.set_xticks(range(len(names)), short, rotation=30, ha="right", fontsize=7)
-    axis.set_xlabel({"curves": "round", "lines": f"{plot.x} {common}".strip(), "bars": common}[plot.kind])
+    axis.set_xlabel({"curves": plot.x, "lines": f"{plot.x} {common}".strip(), "bars": common}[plot.kind])
 
 
 def _columns(names: Sequence[str], width: float) -> int:

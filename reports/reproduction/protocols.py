@@ -73,6 +73,7 @@ def in_print(claim: Claim) -> str:
 Scalar = str | int | float | bool
 Selector = Mapping[str, Scalar | tuple[Scalar, ...]]
 ScaleName = Literal["paper", "reduced"]
+Statistic = Literal["final", "best", "lowest", "mean", "tail", "selected"]
 SCALES: tuple[ScaleName, ...] = ("paper", "reduced")
 
 
@@ -113,9 +114,10 @@ class Statement(Part):
     ``within`` (of ``value``) says what must hold: percentage points for accuracies, the metric's unit otherwise.
 
     ``metric`` is a number of a record: ``sa``, ``loss``, ``ra_worst``, ``ra:pgd`` (the evasion attack whose text begins
-    so), ``group:<name>:<metric>`` or ``certificate:<name>``; ``right_metric`` is the right side's where it is another.
-    ``statistic`` is the ``final`` value, the ``best`` or ``lowest`` evaluation of the curve, the ``tail`` mean, or that
-    of the round ``selected`` on validation data (the last round of a cell without a tail or a selection).
+    so), ``group:<name>:<metric>`` or ``certificate:<name>``. ``statistic`` is the ``final`` value, the ``best`` or
+    ``lowest`` evaluation of the curve, its ``mean`` over rounds (high for those that learn fast), the ``tail`` mean, or
+    that of the round ``selected`` on validation data (the last round of a cell without a tail or a selection).
+    ``right_metric`` and ``right_statistic`` are the right side's where they are others.
     ``scale`` says at which scale the statement holds; both where it is empty.
 
     ``published`` says where the paper's own numbers for both sides stand: some fields of a claim each.
@@ -128,7 +130,8 @@ class Statement(Part):
     says: str
     metric: str = "sa"
     right_metric: str = ""
-    statistic: Literal["final", "best", "lowest", "tail", "selected"] = "final"
+    statistic: Statistic = "final"
+    right_statistic: Statistic | None = None
     scale: ScaleName | None = None
     where: Selector = Field(default_factory=dict)
     left: Selector = Field(default_factory=dict)
@@ -150,8 +153,8 @@ class Statement(Part):
         bounds = [b for b in (self.at_least, self.at_most, self.within) if b is not None]
         if len(bounds) != 1 and not self.not_comparable:
             raise ValueError(f"statement {self.id!r} needs exactly one of at_least, at_most and within")
-        if self.right_metric and self.right is None:
-            raise ValueError(f"statement {self.id!r} has a right_metric and no right side")
+        if (self.right_metric or self.right_statistic) and self.right is None:
+            raise ValueError(f"statement {self.id!r} has a right_metric or right_statistic and no right side")
         if bool(self.compute) == bool(self.left) and not self.not_comparable:
             raise ValueError(f"statement {self.id!r} either selects cells (left) or computes")
         return self

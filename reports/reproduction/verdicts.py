@@ -113,6 +113,10 @@ def _measured(record: CellResult, metric: str, statistic: str) -> float | None:
     if selected:
         return _named(groups["selected"], rest or metric)
     final: float | None = _named(record.metrics.ra, rest) if rest else getattr(record.metrics, kind, None)
+    if statistic == "mean" and metric == "sa":
+        rounds = [p.round for p in record.curve]
+        lengths = [after - before for before, after in zip([0, *rounds], rounds, strict=False)]
+        return fmean((p.sa for p in record.curve), lengths) if rounds else record.metrics.sa
     if statistic in ("best", "lowest") and metric == "sa":
         return (max if statistic == "best" else min)([*(p.sa for p in record.curve), record.metrics.sa])
     return groups.get("tail", {}).get(metric, final) if statistic == "tail" else final
@@ -193,7 +197,7 @@ class Finding:
         """The rows that are compared, whichever side they stand on, and in which number."""
         s = self.statement
         sides = {self.left.keys} | ({self.right.keys} if self.right else set())
-        return frozenset(sides), f"{s.metric} {s.right_metric} {s.statistic}"
+        return frozenset(sides), f"{s.metric} {s.right_metric} {s.statistic} {s.right_statistic}"
 
 
 def judge(
@@ -214,10 +218,11 @@ def _measure(statement: Statement, evidence: Evidence, compute: Callable[[Statem
         assert compute is not None
         value = compute(statement)
         return Finding(statement, left=Side({"-": value}), differences=(value,))
-    left, right = _side(statement, statement.left, statement.metric, evidence), None
+    left, right = _side(statement, statement.left, statement.metric, statement.statistic, evidence), None
     differences = tuple(left.values.values())
     if statement.right is not None:
-        right = _side(statement, statement.right, statement.right_metric or statement.metric, evidence)
+        metric, statistic = statement.right_metric or statement.metric, statement.right_statistic or statement.statistic
+        right = _side(statement, statement.right, metric, statistic, evidence)
         shared, other = left.common(right), right.common(left)
         differences = tuple(value - other.values[seed] for seed, value in shared.values.items())
         if differences:  # what is shown is what is compared
@@ -232,14 +237,12 @@ def _measure(statement: Statement, evidence: Evidence, compute: Callable[[Statem
     return replace(found, verdict="not run", reason=failed or evidence.lacking or "its cells have not run")
 
 
-def _side(statement: Statement, selector: Selector, metric: str, evidence: Evidence) -> Side:
+def _side(statement: Statement, selector: Selector, metric: str, statistic: str, evidence: Evidence) -> Side:
     planned = evidence.of({**statement.where, **selector})
     cells = [c for c in planned if c.key in evidence.records]
     if statement.best and len(cells) < len(planned):  # the best may be among those that have not run
         return Side(keys=tuple(c.key for c in cells))
-    read = {
-        c.key: number(evidence.records[c.key], metric, statement.statistic, percent=statement.percent) for c in cells
-    }
+    read = {c.key: number(evidence.records[c.key], metric, statistic, percent=statement.percent) for c in cells}
     values = {key: value for key, value in read.items() if value is not None}
     chosen = best_group(cells, statement.best, values)
     seeds = [str(c.labels.get("seed")) for c in chosen if c.key in values]

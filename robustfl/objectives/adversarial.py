@@ -90,6 +90,8 @@ class FreeAdversarialTraining(Objective):
         replays_per_batch: m ≥ 1.
         eps: ε ≥ 0, bound on the noise in pixel units (4/255 in the code released with Hong et al.).
         step: α ≥ 0 in pixel units.
+        legacy_digits_clip: the threat model of the Digits code released with Hong et al., as ``pgd`` has it: images
+            as 2x - 1, clipped to [0, 1], ε and α in that unit, half as long in pixels.
 
     Reference: Shafahi et al., Adversarial Training for Free!, NeurIPS 2019, arXiv:1904.12843, Algorithm 1.
 
@@ -106,6 +108,7 @@ class FreeAdversarialTraining(Objective):
     replays_per_batch: int = param(4, ge=1, doc="m, local steps on every batch")
     eps: float = param(4 / 255, ge=0.0, doc="ε, bound on the noise in pixel units")
     step: float = param(4 / 255, ge=0.0, doc="α, step of the noise in pixel units")
+    legacy_digits_clip: bool = param(False, doc="train on 2x - 1 clipped to [0, 1] (released Digits code)")
 
     @property
     def replays(self) -> int:
@@ -121,7 +124,8 @@ class FreeAdversarialTraining(Objective):
         if len(noise) < len(x):
             noise = torch.cat([noise, torch.zeros_like(x[len(noise) :])])
         part = noise[: len(x)]
-        inputs = (x + part).clamp(0.0, 1.0).requires_grad_(True)
+        low, high, unit = (0.5, 1.0, 0.5) if self.legacy_digits_clip else (0.0, 1.0, 1.0)
+        inputs = (x + unit * part).clamp(low, high).requires_grad_(True)
         with through(model, ADVERSARIAL):
             loss = F.cross_entropy(model(inputs), y)
         loss.backward()  # type: ignore[no-untyped-call]

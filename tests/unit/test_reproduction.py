@@ -152,7 +152,9 @@ def selects_cells(item: Item, scale: str) -> None:
                 assert len(set(each)) == len(each), (statement.id, side)
     for plot in map(Plot.model_validate, item.plots):
         assert plot.draw or planned.of(plot.where)
-        assert all(name in planned.planned[0].labels for name in (plot.panels, plot.lines) if name)
+        assert all(name in planned.planned[0].labels for name in (plot.panels, *plot.lines.split()) if name)
+        lines = {", ".join(str(c.labels[n]) for n in plot.lines.split()) for c in planned.of(plot.where)}
+        assert not plot.per_round or lines <= plot.per_round.keys(), (item.id, scale, lines)
 
 
 def test_targets_take_short_words_and_name_the_nearest_right_one() -> None:
@@ -282,6 +284,25 @@ def test_the_best_evaluation_the_lowest_and_the_tail_are_other_numbers_than_the_
     assert [number(made, "sa", s) for s in ("final", "best", "lowest", "tail")] == pytest.approx([50, 90, 20, 49])
     assert number(made, "ra:pgd") == pytest.approx(25)
     assert number(made, "certificate:nothing", percent=False) is None
+
+
+def test_the_mean_of_a_curve_weighs_its_evaluations_by_rounds() -> None:
+    points = [CurvePoint(round=r, sa=sa, loss=1.0) for r, sa in ((10, 0.2), (20, 0.6), (21, 0.9))]
+    made = record("k", 0.9).model_copy(update={"curve": points})
+    assert number(made, "sa", "mean") == pytest.approx(100 * (10 * 0.2 + 10 * 0.6 + 0.9) / 21)
+    assert number(record("k", 0.9), "sa", "mean") == pytest.approx(90)
+
+
+def test_a_statement_may_hold_the_best_evaluation_against_the_last() -> None:
+    found = evidence({"a": [50, 51, 50]})
+    curve = record("k", 0.0, curve=[0.7]).curve
+    records = {key: r.model_copy(update={"curve": curve}) for key, r in found.records.items()}
+    falls = Statement(id="x", says="x", statistic="best", left={"norm": "a"}, right={"norm": "a"},
+                      right_statistic="final", at_least=10)  # fmt: skip
+    (made,) = judge([falls], Evidence(found.planned, records))
+    assert (made.verdict, made.difference) == ("confirmed", pytest.approx(70 - 151 / 3))
+    with pytest.raises(ValueError, match="no right side"):
+        Statement(id="x", says="x", left={"norm": "a"}, right_statistic="best", at_least=0)
 
 
 def test_the_interval_is_students_with_a_moderated_variance() -> None:
@@ -423,16 +444,18 @@ def made(statement: Statement, cells: Sequence[Planned], difference: float, nois
     for key, cell in enumerate(cells):
         place = int(str(cell.labels["seed"])) % 3 - 1  # noise cancels over seeds 0, 1 and 2
         values: dict[str, Any] = {}
+        left = middle + difference + noise * place
+        in_curve = statement.right_statistic is not None  # a cell against itself: its best evaluation and its last
         for selector, metric, value in (
             (statement.right, statement.right_metric or statement.metric, middle),
-            (statement.left, statement.metric, middle + difference + noise * place),
+            (statement.left if not in_curve else None, statement.metric, left),
         ):
             if selector is not None and matches(cell.labels, {**statement.where, **selector}):
                 for name, found in numbers(metric, unit * value).items():
                     old = values.get(name)
                     values[name] = {**old, **found} if isinstance(old, dict) else found
         certificates = values.pop("certificates", {})
-        records[str(key)] = record(str(key), 0.5).model_copy(
+        records[str(key)] = record(str(key), 0.5, curve=[unit * left] if in_curve else []).model_copy(
             update={"metrics": Metrics(**{"sa": 0.5, "loss": 1.0, **values}), "certificates": certificates}
         )
     return Evidence(tuple(Planned(c.labels, str(i)) for i, c in enumerate(cells)), records)
@@ -566,7 +589,7 @@ def test_a_statement_may_hold_one_metric_of_a_cell_against_another() -> None:
     both = Statement(id="x", says="x", left={"norm": "a"}, right={"norm": "a"}, right_metric="ra:pgd", at_least=30)
     found = judge([both], cells)[0]
     assert (found.verdict, found.difference) == ("confirmed", pytest.approx(40.5))
-    with pytest.raises(ValueError, match="has a right_metric and no right side"):
+    with pytest.raises(ValueError, match="has a right_metric or right_statistic and no right side"):
         Statement(id="x", says="x", left={"norm": "a"}, right_metric="ra:pgd", at_least=30)
 
 

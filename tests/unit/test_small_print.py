@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -200,6 +201,23 @@ def test_free_noise_grows_with_a_batch_larger_than_the_rounds_first(first: int) 
     assert noise.shape == x.shape
     assert float(noise[first:].abs().max()) == pytest.approx(0.1)  # one step from zero
     assert float(noise[:first].abs().max()) == pytest.approx(0.2)
+
+
+def test_free_noise_of_the_released_digits_pipeline_moves_normalized_images() -> None:
+    """The released code trains a network of ``u = 2x - 1``, clips ``u`` to [0, 1] and measures noise in ``u``."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    network, x, y = network.double(), torch.rand(5, 1, 2, 2, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1])
+    of_u = copy.deepcopy(network)
+    of_u.register_forward_pre_hook(lambda module, given: ((given[0] + 1) / 2,))
+    found = []
+    for model, images, more in ((network, x, ", legacy_digits_clip=true"), (of_u, 2 * x - 1, "")):
+        task = Task(round=0, adversarial=True, prior=torch.ones(2), evasion=create("evasion", "fgsm"),
+                    generator=torch.Generator())  # fmt: skip
+        objective = create("objective", f"free-at(eps=0.2, step=0.15{more})")
+        losses = [objective.backward(model, images, y, task) for _ in range(3)]
+        found.append([*losses, task.notes["noise"], *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(*found)
 
 
 def test_steps_after_the_one_in_lockstep_draw_masks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
