@@ -256,8 +256,7 @@ class APGDT(PixelAttack):
     def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
         aims = nearest_classes(logits_of(model, x), y, self.targets)
         harvest = Harvest(model, x, y, draws)
-        for column, left, labels, own in harvest.tries(aims.shape[1] * self.restarts):
-            goal = aims[harvest.rows, column % aims.shape[1]]
+        for _, left, labels, goal, own in harvest.aimed(aims, self.restarts):
             run = climb(
                 model, left, labels, goal, loss=_loss, eps=self.eps, norm=self.norm, steps=self.steps, draws=own
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -60,16 +61,23 @@ class Draws:
     """Numbers are drawn for all ``total`` images of a batch; those of ``rows`` (None: all) are handed out.
 
     So what an image gets does not depend on which others have been fooled before, and an attack alone draws what it
-    draws as part of a sequence.
+    draws as part of a sequence. Several ``tries`` of the same rows, one after another in a batch, get what each would
+    get in its turn; ``states`` are the generator's after each.
     """
 
     generator: torch.Generator
     total: int
     rows: Tensor | None = None
+    tries: int = 1
+    states: list[Tensor] = field(default_factory=list)
 
     def of(self, rows: Tensor) -> Draws:
         """Those of ``rows`` of the present rows."""
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def times(self, tries: int) -> Draws:
+        """Those of so many tries one after another."""
+        return replace(self, tries=tries, states=[])
 
     def fork(self) -> Draws:
         """A second source that will yield what this one is about to."""
@@ -79,11 +87,20 @@ class Draws:
 
     def uniform(self, shape: tuple[int, ...], like: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
         """``[rows *shape]`` uniform in ``[low, high)``, in the dtype and on the device of ``like``."""
-        return self._chosen(self._empty(shape, like).uniform_(low, high, generator=self.generator), like)
+        return self._each(like, lambda: self._empty(shape, like).uniform_(low, high, generator=self.generator))
 
     def normal(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """``[rows *shape]`` from the standard normal distribution."""
-        return self._chosen(self._empty(shape, like).normal_(generator=self.generator), like)
+        return self._each(like, lambda: self._empty(shape, like).normal_(generator=self.generator))
+
+    def _each(self, like: Tensor, draw: Callable[[], Tensor]) -> Tensor:
+        if self.tries == 1:
+            return self._chosen(draw(), like)
+        made = []
+        for _ in range(self.tries):
+            made.append(self._chosen(draw(), like))
+            self.states.append(self.generator.get_state())
+        return torch.cat(made)
 
     def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         return torch.empty((self.total, *shape), dtype=like.dtype, device=self.generator.device)

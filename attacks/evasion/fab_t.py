@@ -74,10 +74,9 @@ class FABT(PixelAttack):
     def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
         aims = nearest_classes(logits_of(model, x), y, self.targets)
         harvest = Harvest(model, x, y, draws)
-        for column, left, labels, own in harvest.tries(aims.shape[1] * self.restarts):
-            goal = aims[harvest.rows, column % aims.shape[1]]
+        for restart, left, labels, goal, own in harvest.aimed(aims, self.restarts):
             start = left
-            if column >= aims.shape[1]:
+            if restart:
                 start = (left + noise_on(own, left, self.eps / 2, self.norm)).clamp(0.0, 1.0)
             nearest = self._towards(model, left, labels, goal, start)
             within = lengths(nearest - left, self.norm) <= self.eps

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Evasion
-from robustfl.gradients import channels_last, right
+from robustfl.gradients import NEAR, channels_last, right
 from robustfl.randomness import stream
 
 from .balls import Draws
@@ -69,6 +69,7 @@ class Harvest:
         self.images = x.clone()
         self._loss = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
         self.rows = torch.arange(len(x), device=x.device)
+        self._used = 0
 
     def left(self) -> tuple[Tensor, Tensor, Draws]:
         """The original images, labels and draws of the rows that resist."""
@@ -81,8 +82,33 @@ class Harvest:
                 return
             yield number, *self.left()
 
+    def aimed(self, classes: Tensor, restarts: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Draws]]:
+        """The number of each restart, with what is ``left`` and the classes ``[b k]`` that it aims at, one by one.
+
+        The likeliest, in the first column, comes alone, since it fools most; of the others as many together as a batch
+        may hold, the images once for each. What is found is what one after another would find.
+        """
+        for restart in range(restarts):
+            column = 0
+            while column < classes.shape[1] and len(self.rows):
+                together = max(1, NEAR // len(self.rows)) if column + restart else 1
+                goal = classes[self.rows, column : column + together]
+                tries, (x, y, draws) = goal.shape[1], self.left()
+                own, images = draws.times(tries), channels_last(x.repeat(tries, *(1,) * (x.dim() - 1)))
+                yield restart, images, y.repeat(tries), goal.T.flatten(), own
+                if own.states and not len(self.rows):  # one after another, later tries would not have drawn
+                    own.generator.set_state(own.states[self._used - 1])
+                column += tries
+
     def offer(self, found: Tensor) -> None:
-        """Take what an attack made of the rows that are ``left``."""
+        """Take what one or more tries made of the rows that are ``left``; an image's first misclassified one stays."""
+        rows, tries = self.rows, len(found) // len(self.rows)
+        for self._used, made in enumerate(found.chunk(tries), start=1):
+            self._take(made if tries == 1 else take(made, torch.isin(rows, self.rows).nonzero().flatten()))
+            if not len(self.rows):
+                break
+
+    def _take(self, found: Tensor) -> None:
         logits, y = logits_of(self._model, found), self._y[self.rows]
         holds, loss = right(logits, y), cross_entropy(logits, y).to(self._loss.dtype)
         worse = ~holds | (loss > self._loss[self.rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -40,21 +41,21 @@ def side_of(share: float, height: int, width: int, *, least: int = 1) -> int:
 
 
 class Window(NamedTuple):
-    """A square per image: the mask of its pixels ``[b 1 H W]``, and its rows ``[b H]`` and columns ``[b W]`` from 0."""
+    """A square per image: the mask of its pixels ``[… 1 H W]``, and its rows ``[… H]`` and columns ``[… W]`` from 0."""
 
     mask: Tensor
     rows: Tensor
     columns: Tensor
 
 
-def window(corner: Tensor, side: int, height: int, width: int) -> Window:
-    """The squares whose upper left corners are drawn by ``corner [b 2]``, uniform in [0, 1)."""
-    top = (corner[:, :1] * (height - side + 1)).floor().clamp_max(height - side)
-    left = (corner[:, 1:] * (width - side + 1)).floor().clamp_max(width - side)
+def window(corner: Tensor, side: int | Tensor, height: int, width: int) -> Window:
+    """The squares whose upper left corners are drawn by ``corner [… 2]``, uniform in [0, 1)."""
+    top = (corner[..., :1] * (height - side + 1)).floor().minimum(torch.as_tensor(height - side))
+    left = (corner[..., 1:] * (width - side + 1)).floor().minimum(torch.as_tensor(width - side))
     rows = torch.arange(height, device=corner.device) - top
     columns = torch.arange(width, device=corner.device) - left
     inside = (rows >= 0) & (rows < side), (columns >= 0) & (columns < side)
-    return Window((inside[0][:, :, None] & inside[1][:, None, :])[:, None], rows.long(), columns.long())
+    return Window((inside[0][..., None] & inside[1][..., None, :])[..., None, :, :], rows.long(), columns.long())
 
 
 def signs(u: Tensor) -> Tensor:
@@ -67,11 +68,16 @@ def stripes(x: Tensor, u: Tensor, eps: float) -> Tensor:
     return (x + eps * signs(u)[:, :, None, :]).clamp_(0.0, 1.0)
 
 
-def recoloured(x: Tensor, best: Tensor, u: Tensor, side: int, eps: float) -> Tensor:
-    """A square of ``best`` moved by ±2ε per channel and projected, which is x ± ε there; ``u [b 2+C]``."""
-    here = window(u[:, :2], side, *x.shape[2:])
-    moved = x + eps * signs(u[:, 2 : 2 + x.shape[1]])[:, :, None, None]
-    return torch.where(here.mask, moved.clamp_(0.0, 1.0), best)
+Change = Callable[[Tensor, int], Tensor]
+"""What query number ``q`` of a block tries in the place of the best images so far."""
+
+
+def recoloured(x: Tensor, u: Tensor, sides: Sequence[int], eps: float) -> Change:
+    """A square moved by ±2ε per channel and projected, which is x ± ε there; ``u [b q 2+C]``."""
+    each = torch.tensor(sides, device=x.device)[:, None]
+    masks, low = window(u[..., :2], each, *x.shape[2:]).mask, u[..., 2 : 2 + x.shape[1], None, None] < 0.5
+    darker, brighter = (x - eps).clamp_(0.0, 1.0), (x + eps).clamp_(0.0, 1.0)
+    return lambda best, q: torch.where(masks[:, q], torch.where(low[:, q], darker, brighter), best)
 
 
 def bump(height: int, width: int, like: Tensor) -> Tensor:
@@ -106,8 +112,12 @@ def tiles(x: Tensor, u: Tensor, eps: float) -> Tensor:
     return into_ball(x, x + eps * unit(moves, "l2"), eps, "l2")
 
 
-def redistributed(x: Tensor, best: Tensor, u: Tensor, side: int, eps: float) -> Tensor:
-    """Move the change of ``best`` in a second square into η in a first, with what is unused of ε; ``u [b 5+C]``."""
+def redistributed(x: Tensor, u: Tensor, sides: Sequence[int], eps: float) -> Change:
+    """The change in a second square moved into η in a first, with what is unused of ε; ``u [b q 5+C]``."""
+    return lambda best, q: _redistributed(x, best, u[:, q], sides[q], eps)
+
+
+def _redistributed(x: Tensor, best: Tensor, u: Tensor, side: int, eps: float) -> Tensor:
     c = x.shape[1]
     first, second = window(u[:, :2], side, *x.shape[2:]), window(u[:, 2:4], side, *x.shape[2:])
     moves = best - x
@@ -200,8 +210,10 @@ class Square(PixelAttack):
         found, place = x.clone(), torch.arange(len(x), device=x.device)
         best = self._start(x, draws)
         lowest = margin(logits_of(model, best), y)
+        changes = recoloured if self.norm == "linf" else redistributed
         for query in range(1, self.queries):
-            if query % _BLOCK == 1:
+            at = (query - 1) % _BLOCK
+            if at == 0:
                 found[place] = best
                 on = torch.nonzero(lowest >= 0).flatten()
                 if not len(on):
@@ -209,9 +221,9 @@ class Square(PixelAttack):
                 if len(on) < len(place):
                     x, best, y, lowest, place = take(x, on), take(best, on), y[on], lowest[on], place[on]
                 u = draws.of(place).uniform((_BLOCK, 5 + x.shape[1]), x)
-            side = self.side(query - 1, *x.shape[2:])
-            change = recoloured if self.norm == "linf" else redistributed
-            tried = channels_last(change(x, best, u[:, (query - 1) % _BLOCK], side, self.eps))
+                sides = [self.side(query - 1 + later, *x.shape[2:]) for later in range(_BLOCK)]
+                change = changes(x, u, sides, self.eps)
+            tried = channels_last(change(best, at))
             found_margin = margin(logits_of(model, tried), y)
             best = torch.where(per_image(found_margin < lowest, x), tried, best)
             lowest = torch.minimum(lowest, found_margin)

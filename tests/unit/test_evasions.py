@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import robustfl
-from robustfl.attacks.evasion import PGD, checkpoints, fab_t, masking, p_at, resisting_after, targeted_dlr
+from robustfl.attacks.evasion import PGD, checkpoints, fab_t, masking, p_at, points, resisting_after, targeted_dlr
 from robustfl.attacks.evasion.apgd import _Climb, _loss, climb
 from robustfl.attacks.evasion.balls import Draws, noise_in
 from robustfl.attacks.evasion.fab_t import project
@@ -314,6 +314,23 @@ def test_the_targeted_loss_is_the_ratio_from_four_classes_on() -> None:
     z, y, t = torch.randn(3, 4, generator=stream(0)), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3])
     assert torch.equal(_loss(z, y, t), targeted_dlr(z, y, t))
     assert torch.equal(_loss(z[:, :3], y, y), -F.cross_entropy(z[:, :3], y, reduction="none"))
+
+
+@pytest.mark.parametrize("name", ["apgd-t", "fab-t"])
+@pytest.mark.parametrize("eps", [0.01, 0.06])  # the second fools every image before the last class, and stops drawing
+def test_classes_aimed_at_together_find_what_one_after_another_finds(
+    name: str, eps: float, images: tuple[nn.Module, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = images
+    attack = robustfl.evasion(name, eps=eps, steps=12, restarts=2)
+    found, states = [], []
+    for at_a_time in (1, 256):
+        monkeypatch.setattr(points, "NEAR", at_a_time)
+        found.append(attack.perturb(model, x, y, generator=(draw := stream(1))))
+        states.append(draw.get_state())
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
+    assert torch.equal(*states)
+    assert (resisting(model, found[1], y) == 0) == (eps > 0.05)
 
 
 # --- FAB -------------------------------------------------------------------------------------------------------------
