@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -374,12 +375,15 @@ class Cell(Frozen):
 _OF_THE_ENGINE = [field.name for field in dataclasses.fields(Settings) if field.name in Cell.model_fields]
 
 
+_BUT_THE_SEED = attrgetter(*(name for name in Cell.model_fields if name != "seed"))
+
+
 def of_each(cells: Iterable[Cell], ask: Callable[[Cell], T]) -> list[T]:
     """The answers to ``ask``, which no seed may change: of cells that differ in it alone one is asked."""
     known: dict[tuple[Any, ...], T] = {}
     answers = []
     for cell in cells:
-        kind = tuple(value for name, value in vars(cell).items() if name != "seed")
+        kind = _BUT_THE_SEED(cell)
         if kind not in known:
             known[kind] = ask(cell)
         answers.append(known[kind])

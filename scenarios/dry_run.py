@@ -156,15 +156,15 @@ def estimate(
     stored = {cell for cell, key in zip(cells, keys, strict=False) if key in done}
     todo = [cell for cell, why in zip(cells, reasons, strict=True) if why is None and cell not in stored]
     costs = Costs(todo, options, on_probe)
-    planned = [_planned(c, why, costs, stored=c in stored) for c, why in zip(cells, reasons, strict=True)]
+    seconds = dict(zip(todo, of_each(todo, costs.seconds), strict=True))
+    planned = [_planned(c, why, seconds.get(c), stored=c in stored) for c, why in zip(cells, reasons, strict=True)]
     spent = [cell.seconds for cell in planned if cell.seconds is not None]
     total = sum(spent) / max(1, min(workers, len(spent))) if spent or not todo else None
     return Estimate(tuple(planned), axes, workers, total, costs.memory, costs.note, warnings, costs.failed)
 
 
-def _planned(cell: Cell, why: str | None, costs: Costs | None = None, *, stored: bool = False) -> PlannedCell:
+def _planned(cell: Cell, why: str | None, seconds: float | None = None, *, stored: bool = False) -> PlannedCell:
     state = "stored" if stored else "refused" if why else "to run"
-    seconds = costs.seconds(cell) if costs is not None and state == "to run" else None
     return PlannedCell(state, cell, seconds, None if stored else why)
 
 
@@ -249,7 +249,8 @@ class Costs:
                     self.memory = max(self.memory, message_bytes(cell, found[0].experiment) + _LIBRARIES)
             timed = [cell for cell in cells if network_of(cell) in self._networks]
             if timed:
-                self._beside = self._guarded(self._rest, min(timed, key=self._round))
+                rounds = of_each(timed, self._round)
+                self._beside = self._guarded(self._rest, timed[rounds.index(min(rounds))])
 
     @property
     def note(self) -> str:
