@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -66,6 +67,11 @@ class Clients:
             begin(e.model, None)
         return 1
 
+    @cached_property
+    def plan(self) -> Plan:
+        """The model's layers with their kinds. Raises ``Unsupported`` where clients cannot compute together."""
+        return Plan(self.experiment.model, self.experiment.layout)
+
     def steps(self, client: int) -> int:
         """The local steps of a client in a round, replayed batches counted as often as they are used."""
         return self.batch_count(client) * self.repeats(client)
@@ -95,7 +101,7 @@ class Clients:
         generators = self.generators(ids, round, STATISTICS_STEP) if plan.training else ()
         draws = [self._stream("poison", k, round, STATISTICS_STEP) if self.poisons(k) else None for k in ids]
         begin(e.model, None if n == 1 else (1,) * n, generators=generators)
-        lending = None if n == 1 else Plan(e.model, e.layout)
+        lending = None if n == 1 else self.plan
         e.model.train(plan.training)
         with collecting(e.model, refresh=refresh), torch.no_grad():
             for part in torch.tensor_split(index, -(-index.shape[1] // STATISTICS_BATCH), dim=1):

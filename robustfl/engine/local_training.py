@@ -25,7 +25,7 @@ from robustfl.engine.statistics import (
     unseen,
 )
 from robustfl.errors import Refused
-from robustfl.gradients import Plan, Unsupported, batched, client_means, evaluating, grouped, sequential, serving
+from robustfl.gradients import Unsupported, batched, client_means, evaluating, grouped, sequential, serving
 from robustfl.layer_kinds import Sizes
 from robustfl.layout import read_statistics, write_statistics
 from robustfl.models.network import representing
@@ -100,8 +100,7 @@ def _in_lockstep(clients: Clients, ids: Sequence[int], given: Round, reducer: Re
 
     with lockstep(e.model, reducer), computing(e.model, e.settings.precision):
         try:
-            plan = Plan(e.model, e.layout)
-            found = batched(plan, given.received.expand(n, -1), sizes, losses, out=out)
+            found = batched(clients.plan, given.received.expand(n, -1), sizes, losses, out=out)
         except Unsupported as error:
             raise Refused(f"{e.norm.name} takes steps in lock-step, which this model does not allow: {error}") from None
     return Messages(out, collect(e.model, e.layout, clients=n), found)
@@ -223,7 +222,6 @@ class LocalTrainer:
         self._start, self._step, self._at = start, 0, -1
         self._rows: Tensor | None = rows if rows.shape == start.shape else None
         self._first: tuple[Tensor, Tensor] | None = None
-        self._plan: Plan | None = None
         self._replays = clients.repeats(ids[0])
         self._tasks = [] if clients.together else [clients.task(k, given.number) for k in ids]
         # The step in lock-step has drawn from the first stream already.
@@ -278,7 +276,7 @@ class LocalTrainer:
     def _together(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
         e, sizes = self._e, (sum(self._sizes),) if self._e.merged else self._sizes
         n = len(sizes)
-        plan = self._plan = self._plan or Plan(e.model, e.layout)
+        plan = self._clients.plan
         others = self._others(contrast, lambda models: serving(plan, models, sizes)) if contrast else []
 
         def made(models: Tensor, x: Tensor, y: Tensor, priors: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
