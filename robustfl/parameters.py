@@ -31,10 +31,15 @@ def param(
     lt: float | None = None,
     choices: tuple[str, ...] | None = None,
     doc: str = "",
+    later: bool = False,
 ) -> Any:
-    """A dataclass field with its range. ``param(0.1, gt=0, le=1, doc="momentum of running statistics")``."""
+    """A dataclass field with its range. ``param(0.1, gt=0, le=1, doc="momentum of running statistics")``.
+
+    A parameter that came ``later`` than its method's version is part of a cell's key only where it has another value
+    than its default, so that older cells keep their keys.
+    """
     bounds = {k: v for k, v in {"ge": ge, "gt": gt, "le": le, "lt": lt}.items() if v is not None}
-    metadata = {"bounds": bounds, "choices": choices, "doc": doc}
+    metadata = {"bounds": bounds, "choices": choices, "doc": doc, "later": later}
     return dataclasses.field(default=default, metadata=metadata)
 
 

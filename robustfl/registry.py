@@ -455,12 +455,14 @@ def describe(method: Method) -> str:
 
 
 def identity(method: Method) -> Mapping[str, Any]:
-    """A method's part in a cell key: name, version, every parameter, the origin of a plug-in, what it wraps.
+    """A method's part in a cell key: name, version, parameters (``param``), the origin of a plug-in, what it wraps.
 
     To a model or norm from elsewhere belong the layer kinds from other places: its layers may be of these.
     """
     entry = lookup(method.kind, method.name)
-    params = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    fields = dataclasses.fields(method)  # type: ignore[arg-type]
+    params = {f.name: getattr(method, f.name) for f in fields}
+    params = {f.name: params[f.name] for f in fields if not f.metadata.get("later") or params[f.name] != f.default}
     for key, value in params.items():
         if not is_plain(value):
             raise UsageError(

@@ -108,7 +108,7 @@ class FreeAdversarialTraining(Objective):
     replays_per_batch: int = param(4, ge=1, doc="m, local steps on every batch")
     eps: float = param(4 / 255, ge=0.0, doc="ε, bound on the noise in pixel units")
     step: float = param(4 / 255, ge=0.0, doc="α, step of the noise in pixel units")
-    legacy_digits_clip: bool = param(False, doc="train on 2x - 1 clipped to [0, 1] (released Digits code)")
+    legacy_digits_clip: bool = param(False, doc="train on 2x - 1 clipped to [0, 1] (released Digits code)", later=True)
 
     @property
     def replays(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 from test_every_setting import CHANGES, cell_of
 
 from robustfl.records import KEY_VERSION, LATER, CellResult, digest, plain
-from robustfl.registry import entries
+from robustfl.registry import create, entries, identity
 from robustfl.reports.key1 import _PARAMETERS, _SETTINGS
 from robustfl.reports.published import read_board
 from robustfl.reports.published.format2 import BoardFile, decoded
@@ -49,6 +49,13 @@ def test_the_cells_of_presets_keep_their_keys(whole: bool) -> None:
 def test_cells_that_differ_in_a_setting_keep_their_keys() -> None:
     pairs = {name: [cell_of(name, changed=changed) for changed in (False, True)] for name in CHANGES}
     assert {name: summary(cells) for name, cells in pairs.items()} == RECORDED["settings"]
+
+
+def test_a_later_parameter_of_a_method_changes_no_old_key() -> None:
+    known = identity(create("objective", "free-at"))["params"]
+    assert known == {"replays_per_batch": 4, "eps": 4 / 255, "step": 4 / 255}
+    changed = identity(create("objective", "free-at(legacy_digits_clip=true)"))["params"]
+    assert changed == {**known, "legacy_digits_clip": True}
 
 
 class Newer(Cell):
