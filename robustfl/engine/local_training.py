@@ -274,7 +274,7 @@ class LocalTrainer:
         return self._constrained(out, at), losses
 
     def _together(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
-        e, sizes = self._e, (sum(self._sizes),) if self._e.merged else self._sizes
+        sizes = (sum(self._sizes),) if self._e.merged else self._sizes
         n = len(sizes)
         plan = self._clients.plan
         others = self._others(contrast, lambda models: serving(plan, models, sizes)) if contrast else []
