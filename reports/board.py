@@ -10,6 +10,7 @@ import pandas as pd
 
 from robustfl.autobyz import Asked
 from robustfl.errors import UsageError, closest
+from robustfl.records import WORST_CLIENT
 
 from .display import METHODS, Display
 from .table_cell import TableCell, member_text
@@ -234,8 +235,8 @@ def row_name(names: Sequence[str], labels: Sequence[str]) -> str:
 
 def metric_title(metric: str) -> str:
     """A metric as a heading."""
-    if metric == "ra_worst":
-        return "RA worst evasion"
+    if metric in (WORST_CLIENT, "ra_worst"):
+        return "SA worst client" if metric == WORST_CLIENT else "RA worst evasion"
     return "RA " + metric[3:] if metric.startswith("ra_") else metric.upper()
 
 
@@ -251,6 +252,8 @@ def metric_meaning(metric: str, *, validated: bool = False) -> str:
         return "validation accuracy, %"
     if metric == "sa":
         return "accuracy on clean test inputs, %"
+    if metric == WORST_CLIENT:
+        return "accuracy on clean test inputs of the honest client for whom it is lowest, %"
     if metric == "ra_worst":
         return "accuracy on inputs that resist every evasion attack, %"
     return f"accuracy on test inputs perturbed by {metric[3:]}, %"

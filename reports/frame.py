@@ -9,7 +9,7 @@ import pandas as pd
 
 from robustfl.errors import UsageError, closest
 from robustfl.origins import named_methods, origins
-from robustfl.records import CellResult, Metrics, completed, labels_of
+from robustfl.records import WORST_CLIENT, CellResult, Metrics, completed, labels_of
 
 from .published.agreement import leaves
 from .validation import LABELS, MEASURES
@@ -17,7 +17,7 @@ from .validation import LABELS, MEASURES
 FACTS = (
     "key", "scenario", "status", "reason", "round", "sa", "loss", "samples", "ra_worst", "seconds",
     "seconds_training", "seconds_per_round", "peak_memory", "asr", "evaluation", "commit", "processor",
-    "chance",
+    "chance", WORST_CLIENT,
 )  # fmt: skip
 
 
@@ -44,22 +44,24 @@ def ranked_metrics(table: pd.DataFrame) -> list[str]:
     """
     robust = [c for c in robust_columns(table) if table[c].notna().any()]
     worst_too = len(robust) != 1 and "ra_worst" in table.columns and bool(table["ra_worst"].notna().any())
-    return ["sa", *robust, *(["ra_worst"] if worst_too else [])]
+    by_client = WORST_CLIENT in table.columns and bool(table[WORST_CLIENT].notna().any())
+    return ["sa", *([WORST_CLIENT] if by_client else []), *robust, *(["ra_worst"] if worst_too else [])]
 
 
 def samples_of(cell: Mapping[Hashable, Any], metric: str) -> int | None:
     """The number of test samples behind a metric of one cell, if the record says it; fewer for RA with ``ra_limit``.
 
-    With domains that is the limit of every honest user, who has test images of its own; where users have unequally
-    many, their mean is as uncertain as accuracy on ``equal_samples`` images.
+    With domains or ``tests = "own"`` that is the limit of every honest user, who has test images of its own; where
+    users have unequally many, their mean is as uncertain as accuracy on ``equal_samples`` images.
     """
     samples, limit, equal = cell.get("samples"), cell.get("ra_limit"), cell.get("certificates.equal_samples")
-    if not isinstance(samples, (int, float)) or not samples > 0:
+    if metric == WORST_CLIENT or not isinstance(samples, (int, float)) or not samples > 0:
         return None
     samples = min(samples, equal) if isinstance(equal, (int, float)) and equal >= 1 else samples
     if metric != "sa" and isinstance(limit, (int, float)) and limit > 0:
         domains = cell.get("domains")
-        users = cell["clients"] - cell["f"] if isinstance(domains, str) and domains else 1
+        own = (isinstance(domains, str) and domains) or cell.get("tests") == "own"
+        users = cell["clients"] - cell["f"] if own else 1
         samples = min(samples, limit * users)
     return int(samples)
 
@@ -96,6 +98,8 @@ def _row(record: CellResult) -> dict[str, Any]:
         row |= {robust_column(name): value for name, value in metrics.ra.items()}
         row |= {"chance": _chance(metrics)}
         row |= {"ra_worst": metrics.ra_worst, "asr": metrics.asr, "evaluation": metrics.evaluation}
+        if (worst := metrics.groups.get("worst client")) is not None:
+            row[WORST_CLIENT] = worst.get("sa")
         row |= {f"group.{name}.{m}": v for name, group in metrics.groups.items() for m, v in group.items()}
     timing = record.timing
     row |= {"seconds": timing.seconds, "seconds_training": timing.seconds_training}
@@ -258,5 +262,5 @@ def _of_group(table: pd.DataFrame, group: str, rows: pd.Series) -> pd.DataFrame:
 def _metrics(table: pd.DataFrame) -> list[tuple[str, str]]:
     """The columns with numbers, and how groups call them."""
     robust = [(c, c.removeprefix("ra_").removesuffix("()")) for c in robust_columns(table)]
-    others = [(c, c) for c in ("ra_worst", "asr") if c in table]
+    others = [(c, c) for c in ("ra_worst", "asr", WORST_CLIENT) if c in table]
     return [("sa", "sa"), *robust, *others]

@@ -21,8 +21,12 @@ KEY_VERSION = 2
 """The form of what keys are digests of."""
 Status = Literal["done", "refused", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("done", "refused", "diverged", "failed")
-LATER: dict[str, Any] = {}
+LATER: dict[str, Any] = {"tests": "common", "imbalance": 1.0}
 """Settings that were added since key version 2, with their defaults: a cell that has the default keeps its key."""
+
+
+WORST_CLIENT = "sa_worst_client"
+"""The column with the lowest standard accuracy of an honest client, where each has test images of its own."""
 
 
 class Record(BaseModel):
@@ -74,11 +78,12 @@ class Metrics(Record):
     and each evasion to a list over classes; ``per_client`` maps ``"sa"`` to a list over clients, accuracy on each
     client's own validation split (empty without one). ``per_user`` maps ``"sa"`` and each evasion to a list over
     clients where every user is tested by itself (None for Byzantine ones); ``sa`` and ``ra`` are then unweighted means
-    over the honest users. ``groups`` holds means per domain, role and branch and the spread over users, under ``tail``
-    the means of the last evaluations, and under ``selected`` (and ``selected, <group>``) what the model of the round
-    chosen on validation data has on the test data; ``evaluation`` says which model was tested on what; ``asr`` is the
-    success rate of a backdoor. ``loss`` is the mean cross-entropy over all test images where users share one
-    model, and over users, whatever their numbers of images, where each has its own.
+    over the honest users. ``groups`` holds means per domain, role and branch and the spread over users, under ``worst
+    client`` with ``tests = "own"`` the lowest values of a user, under ``tail`` the means of the last evaluations, and
+    under ``selected`` (and ``selected, <group>``) what the model of the round chosen on validation data has on the test
+    data; ``evaluation`` says which model was tested on what; ``asr`` is the success rate of a backdoor. ``loss`` is the
+    mean cross-entropy over all test images where users share one model, and over users, whatever their numbers of
+    images, where each has its own.
     """
 
     sa: Real

@@ -25,6 +25,7 @@ from robustfl.data import (
     train_validation,
 )
 from robustfl.data.checks import data_doubts
+from robustfl.data.partitions import long_tailed, proportional_tests
 from robustfl.engine import Experiment
 from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import Refused, RobustflError
@@ -72,10 +73,14 @@ class Split:
 def build(
     cell: Cell, *, root: str | Path | None = None, device: torch.device | None = None, parts: list[Arrays] | None = None
 ) -> Built:
-    """Load the data, if ``parts`` of it are not given; split it, draw the initial model. Raises ``Refused``."""
+    """Load the data, split it, draw the initial model. Raises ``Refused``.
+
+    ``parts`` are given to train alone: clients then have no test images of their own.
+    """
     where, m = device or torch.device("cpu"), Methods.of(cell, fresh=True)
+    tests = parts is None
     parts = parts or [dataset.load(data_root(root), download=False) for dataset in m.datasets]
-    split = split_data(cell, m, parts)
+    split = split_data(cell, m, parts, tests=tests)
     check_sizes(cell, split)
     arrays = _joined(parts) if cell.domains else parts[0]
     train = Resident.of(arrays.train_x, arrays.train_y, device=where)
@@ -144,8 +149,8 @@ def check_sizes(cell: Cell, split: Split) -> None:
             raise Refused("select='validation': no honest client keeps a sample for validation; use a larger share")
 
 
-def split_data(cell: Cell, m: Methods, parts: list[Arrays]) -> Split:
-    """Draw who has which samples; reads labels only. Raises ``Refused``."""
+def split_data(cell: Cell, m: Methods, parts: list[Arrays], *, tests: bool = True) -> Split:
+    """Draw who has which samples; reads labels only. Raises ``Refused``. ``tests``: also clients' own test images."""
     if cell.domains:
         _check_alike(cell, parts)
     classes, images = parts[0].classes, sum(len(part.train_y) for part in parts)
@@ -153,16 +158,24 @@ def split_data(cell: Cell, m: Methods, parts: list[Arrays]) -> Split:
     if cell.owners > images:  # before memory is taken for each
         raise Refused(f"clients={cell.clients} are more than the {images} training images")
     split = _domain_split(cell, m, parts) if cell.domains else _partition(cell, m, parts[0])
+    if cell.tests == "own" and tests:
+        split = replace(split, tests=_own_tests(cell, m, parts[0], split))
     return _without_server(cell, split) if cell.server_samples else split
 
 
 def _partition(cell: Cell, m: Methods, arrays: Arrays) -> Split:
-    whole = m.partition.split(
-        np.asarray(arrays.train_y),
-        clients=cell.owners,
-        classes=arrays.classes,
-        generator=numpy_stream(cell.seed, "partition"),
-    )
+    labels = np.asarray(arrays.train_y)
+    column, kinds = labels, arrays.classes
+    if m.partition.by == "client":
+        column = _column(cell, arrays)
+        kinds = int(column.max()) + 1
+    kept = None
+    if cell.imbalance > 1:
+        kept = long_tailed(labels, arrays.classes, cell.imbalance, numpy_stream(cell.seed, "long tail"))
+        column = column[kept]
+    draws = numpy_stream(cell.seed, "partition")
+    whole = m.partition.split(column, clients=cell.owners, classes=kinds, generator=draws)
+    whole = whole if kept is None else [kept[part] for part in whole]
     byzantine = sorted(cell.settings.byzantine()) if cell.owners < cell.clients else []
     owners = [k for k in range(cell.clients) if k not in byzantine]
     apart = {
@@ -174,6 +187,45 @@ def _partition(cell: Cell, m: Methods, arrays: Arrays) -> Split:
     apart |= {k: apart[owners[i % len(owners)]] for i, k in enumerate(byzantine)}
     train, validation = zip(*(apart[k] for k in range(cell.clients)), strict=True)
     return Split(list(train), list(validation), [], ())
+
+
+def _column(cell: Cell, arrays: Arrays) -> Indices:
+    """The client that every training image is of. Raises ``Refused`` where the data do not say."""
+    if arrays.train_client is None:
+        raise Refused(
+            f"partition={cell.partition!r}: {cell.dataset} does not say whose its images are; that takes an array "
+            "'client' in an npz file, or client= of hf"
+        )
+    return np.asarray(arrays.train_client)
+
+
+def _own_tests(cell: Cell, m: Methods, arrays: Arrays, split: Split) -> list[Indices]:
+    """Every client's own test images: those that the data say are its own, else as its training images by class.
+
+    Raises ``Refused`` for an honest client without any.
+    """
+    byzantine = cell.settings.byzantine()
+    if m.partition.by == "client":
+        if arrays.test_client is None:
+            raise Refused(
+                f"tests='own' with {cell.partition}: {cell.dataset} does not say whose its test images are; that takes "
+                "an array 'test_client' in an npz file, or tests='common'"
+            )
+        owner = _column(cell, arrays)
+        tests = [np.flatnonzero(arrays.test_client == owner[part[0]]) if len(part) else part for part in split.train]
+    else:
+        copies = byzantine if cell.owners < cell.clients else frozenset()
+        trained = [np.concatenate(pair) for pair in zip(split.train, split.validation, strict=True)]
+        trained = [part[:0] if k in copies else part for k, part in enumerate(trained)]
+        counts = label_counts(arrays.train_y, trained, arrays.classes)
+        tests = proportional_tests(np.asarray(arrays.test_y), counts, numpy_stream(cell.seed, "own tests"))
+    for k, part in enumerate(tests):
+        if not len(part) and k not in byzantine:
+            raise Refused(
+                f"tests='own' leaves client {k} of {cell.clients} without test images, of {len(arrays.test_y)} in the "
+                "data; use fewer clients, a larger min_size or tests='common'"
+            )
+    return tests
 
 
 def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> Split:
@@ -213,6 +265,8 @@ def _beyond(cell: Cell, arrays: Arrays, split: Split) -> Iterator[str]:
     height, width = arrays.shape[1:]
     if 2 * cell.crop > min(height, width):
         yield f"crop = {cell.crop} shifts images of {height} × {width} pixels by up to so many: much of them is padding"
+    if cell.tests == "common" and cell.methods.partition.by == "client" and arrays.test_client is not None:
+        yield "clients share all test images, though the data say whose each is; tests = 'own' tests each on its own"
     least = min(map(len, split.tests), default=len(arrays.test_y))
     if cell.representations > least:
         yield f"representations = {cell.representations} is more than there are: a user has {least} test images"

@@ -146,8 +146,12 @@ class Cell(Frozen):
     ``validation`` accuracy of users (adversarial, against ``train_evasion``, for AT users). ``forgetting`` measures
     what each participant's training costs on the others' validation data, in the last round or in the listed ones.
     ``stop`` ends after so many of the ``rounds``: schedules and phases are those of the whole training.
-    ``rotate`` turns training images by up to so many degrees. ``precision`` says whether a GPU may shorten the
-    factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16 (``bf16``).
+    With ``tests = "own"`` every client is tested on images distributed as its own: those that the data say are its own
+    (``partition = "natural"``), else of each class the share that it has of the class's training images. ``imbalance``
+    thins out the training images before they are spread: class sizes fall exponentially, from the first class to the
+    last, by this factor. ``rotate`` turns training images by up to so many degrees. ``precision`` says whether a GPU
+    may shorten the factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16
+    (``bf16``).
     """
 
     dataset: str = "digits"
@@ -165,6 +169,8 @@ class Cell(Frozen):
     domain_users: tuple[int, ...] = ()
     domain_share: float = Field(1.0, gt=0, le=1)
     user_sizes: str = "equal"
+    tests: Literal["common", "own"] = "common"
+    imbalance: float = Field(1.0, ge=1, lt=2.0**63)
     at: str = "none"
     finetune: str = "none"
     train_evasion: str = "pgd"
@@ -284,6 +290,10 @@ class Cell(Frozen):
                 raise UsageError("domains take the place of dataset and partition; leave those two out")
             if self.attackers_data != "own":
                 raise UsageError(f"attackers_data={self.attackers_data!r} is for a partition, and domains have none")
+            for name in ("tests", "imbalance"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    why = "users of domains have test images of their own" if name == "tests" else "domains have none"
+                    raise UsageError(f"{name}={_shown(getattr(self, name))} is for a partition; {why}")
         else:
             for name in sorted(self.model_fields_set.intersection(OF_DOMAINS)):
                 if getattr(self, name) != type(self).model_fields[name].default:

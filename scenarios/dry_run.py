@@ -212,7 +212,8 @@ def _split_of(cell: Cell) -> tuple[Any, ...]:
     copies = (cell.f, cell.byzantine, cell.at) if cell.owners < cell.clients else ()
     return (
         cell.dataset, cell.domains, cell.users, cell.domain_share, cell.user_sizes, cell.partition, cell.clients,
-        copies, cell.validation, cell.server_samples, cell.seed, cell.evasions, cell.train_evasion,
+        copies, cell.validation, cell.tests, cell.imbalance, cell.server_samples, cell.seed, cell.evasions,
+        cell.train_evasion,
     )  # fmt: skip
 
 

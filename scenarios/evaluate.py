@@ -363,6 +363,8 @@ class Evaluator:
                 members.setdefault("AT users" if k in self._e.adversarial else "ST users", []).append(place)
         for name, places in members.items():
             groups[name] = {m: mean_over_users([found[i].value for i in places]) for m, found in everything.items()}
+        if self._cell.tests == "own":
+            groups["worst client"] = {m: min(a.value for a in found) for m, found in everything.items()}
         groups["spread"] = {m: _deviation([a.value for a in found]) for m, found in everything.items()}
         return groups
 

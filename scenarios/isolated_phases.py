@@ -172,6 +172,8 @@ def _write_data(parts: Sequence[Arrays], file: Path) -> None:
         facts = [part.classes, len(part.test_y)]
         arrays |= {f"{i}/x": part.train_x, f"{i}/y": part.train_y, f"{i}/facts": np.array(facts)}
         arrays[f"{i}/fingerprint"] = np.array(part.fingerprint)
+        if part.train_client is not None:
+            arrays[f"{i}/client"] = part.train_client
     write_stream(file, lambda stream: np.savez(stream, **arrays))
 
 
@@ -179,10 +181,11 @@ def _read_data(file: Path) -> list[Arrays]:
     """The data sets of such a file; test images are black, and of class 0."""
     with np.load(file, allow_pickle=False) as found:
         parts = []
-        for i in range(len(found.files) // 4):
+        for i in range(sum(name.endswith("/x") for name in found.files)):
             x, y, (classes, tests) = found[f"{i}/x"], found[f"{i}/y"], found[f"{i}/facts"]
             black, zero = np.zeros((tests, *x.shape[1:]), x.dtype), np.zeros(tests, y.dtype)
-            parts.append(Arrays(x, y, black, zero, int(classes), str(found[f"{i}/fingerprint"])))
+            client = found[f"{i}/client"] if f"{i}/client" in found.files else None
+            parts.append(Arrays(x, y, black, zero, int(classes), str(found[f"{i}/fingerprint"]), client))
     return parts
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robustfl.attacks.evasion.accounts import masking
 from robustfl.engine import Experiment, LocalModels, Personal, State, lent
-from robustfl.records import CurvePoint, Metrics
+from robustfl.records import WORST_CLIENT, CurvePoint, Metrics
 
 from .build import Built
 from .cell import Cell
@@ -139,6 +139,8 @@ class Measuring:
             self.evaluator.shift = shift
         told = {"sa": found.sa, **found.ra}
         told |= {} if found.asr is None else {"asr": found.asr}
+        if (worst := found.groups.get("worst client")) is not None:
+            told[WORST_CLIENT] = worst["sa"]
         told |= {} if found.ra_worst is None else {"ra_worst": found.ra_worst}
         return {"selected": told} | {f"selected, {name}": group for name, group in found.groups.items()}
 

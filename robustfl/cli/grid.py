@@ -192,7 +192,13 @@ def _tell(record: CellResult, form: str, process: int) -> None:
         _print(record)
 
 
+def _tested(record: Any) -> int:
+    """The number of clients that are tested each on its own images."""
+    return sum(value is not None for value in record.metrics.per_user["sa"])
+
+
 def _print(record: Any) -> None:
+    from robustfl.records import WORST_CLIENT
     from robustfl.reports.published.board import forgotten
 
     screen = console()
@@ -206,6 +212,8 @@ def _print(record: Any) -> None:
     rows.append(["status", record.status])
     if record.metrics is not None:
         rows.append(["SA", f"{percent(record.metrics.sa)} %  ({record.metrics.samples} test images)"])
+        if (worst := record.metrics.groups.get("worst client")) is not None:
+            rows.append(["SA worst client", f"{percent(worst['sa'])} %  (of {_tested(record)} clients)"])
         rows += [[f"RA {spec}", f"{percent(value)} %"] for spec, value in record.metrics.ra.items()]
         if record.metrics.asr is not None:
             rows.append(["ASR", f"{percent(record.metrics.asr)} %"])
@@ -216,7 +224,7 @@ def _print(record: Any) -> None:
         ):
             for metric, value in record.metrics.groups.get(group, {}).items():
                 if metric != "ra_worst":
-                    name = {"sa": "SA", "asr": "ASR"}.get(metric, f"RA {metric}")
+                    name = {"sa": "SA", "asr": "ASR", WORST_CLIENT: "SA worst client"}.get(metric, f"RA {metric}")
                     rows.append([name, f"{percent(value)} %  ({of_what})"])
     if record.reason:
         rows.append(["reason", record.reason.strip()])

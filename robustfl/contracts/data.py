@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,10 @@ from robustfl.contracts.norm import Norm
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory or mapped: images ``[N H W C]`` uint8 (or float32 in [0, 1]), labels int64 ``[N]``."""
+    """A data set in memory or mapped: images ``[N H W C]`` uint8 (or float32 in [0, 1]), labels int64 ``[N]``.
+
+    ``train_client`` and ``test_client``, int64 ``[N]`` ≥ 0, say whose image each is, where the data say so.
+    """
 
     train_x: np.ndarray[Any, Any]
     train_y: np.ndarray[Any, Any]
@@ -25,6 +28,8 @@ class Arrays:
     test_y: np.ndarray[Any, Any]
     classes: int
     fingerprint: str
+    train_client: np.ndarray[Any, Any] | None = None
+    test_client: np.ndarray[Any, Any] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -48,9 +53,14 @@ class Dataset(Method):
 
 
 class Partition(Method):
-    """A way to spread training samples over clients."""
+    """A way to spread training samples over clients.
+
+    ``by`` says what ``split`` receives for each sample: its label, or with ``"client"`` the number of the client that
+    the data say it is of (``Arrays.train_client``).
+    """
 
     kind: ClassVar[str] = "partition"
+    by: ClassVar[Literal["label", "client"]] = "label"
 
     @abstractmethod
     def split(

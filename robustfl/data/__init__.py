@@ -8,7 +8,7 @@ from robustfl.data.fedbn import DigitsFedBN, DomainNet, OfficeCaltech
 from robustfl.data.imagefolder import ImageFolder
 from robustfl.data.normalize import Normalize, channel_statistics
 from robustfl.data.npz import Npz
-from robustfl.data.partitions import Dirichlet, Gamma, Iid, KClasses, label_counts, train_validation
+from robustfl.data.partitions import Dirichlet, Gamma, Iid, KClasses, Natural, label_counts, train_validation
 from robustfl.data.public import Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, Usps
 from robustfl.data.resident import Augment, Batches, Resident
 from robustfl.data.resized import Resized
@@ -17,7 +17,7 @@ from robustfl.data.tiny_imagenet import TinyImageNet
 
 __all__ = [
     "Augment", "Batches", "Cifar10", "Cifar100", "Digits", "DigitsDomain", "DigitsFedBN", "Dirichlet", "DirichletSizes",
-    "DomainNet", "Emnist", "FashionMnist", "Gamma", "Iid", "ImageFolder", "KClasses", "Mnist", "Normalize", "Npz",
-    "OfficeCaltech", "Resident", "Resized", "Svhn", "TinyImageNet", "UserSlice", "Usps", "channel_statistics",
+    "DomainNet", "Emnist", "FashionMnist", "Gamma", "Iid", "ImageFolder", "KClasses", "Mnist", "Natural", "Normalize",
+    "Npz", "OfficeCaltech", "Resident", "Resized", "Svhn", "TinyImageNet", "UserSlice", "Usps", "channel_statistics",
     "data_root", "dataset_from_spec", "domain_split", "equal_blocks", "label_counts", "train_validation",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The cache of decoded data sets: one folder per content, memory-mapped by every process that uses it.
 
-``<root>/.cache/<name>-<fingerprint>/`` holds the four arrays as ``.npy`` and ``meta.json``. A folder appears complete
+``<root>/.cache/<name>-<fingerprint>/`` holds the arrays as ``.npy`` and ``meta.json``. A folder appears complete
 or not at all (temporary folder, fsync, rename); deleting ``.cache`` is always safe. Where it cannot be written, data
 stay in memory. Every process compares what it finds there with the fingerprint once; what differs is decoded again.
 """
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from robustfl.contracts import Arrays
-from robustfl.data.checks import NAMES, content_digest
+from robustfl.data.checks import CLIENTS, NAMES, content_digest
 from robustfl.errors import reason
 from robustfl.file_io import read_json
 
@@ -75,8 +75,9 @@ def _find(folder: Path, name: str, stamp: str) -> Arrays | None:
 def _open(place: Path, meta: dict[str, Any]) -> Arrays:
     """Map a cache folder; raises ``ValueError`` if a file is not what ``meta`` says."""
     parts: dict[str, Any] = {}
-    seen = (meta["fingerprint"], *(_marks(place / f"{name}.npy") for name in NAMES))
-    for name in NAMES:
+    names = [*NAMES, *(name for name in CLIENTS if name in meta["arrays"])]
+    seen = (meta["fingerprint"], *(_marks(place / f"{name}.npy") for name in names))
+    for name in names:
         array = np.load(place / f"{name}.npy", mmap_mode="r" if name.endswith("_x") else None, allow_pickle=False)
         if [str(array.dtype), *array.shape] != meta["arrays"][name]:
             raise ValueError(f"{name}.npy is {array.dtype} {array.shape}")
@@ -97,7 +98,8 @@ def _store(folder: Path, name: str, stamp: str, arrays: Arrays) -> Arrays:
     place = folder / f"{name}-{arrays.fingerprint[:32]}"
     folder.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
-    shapes = {n: [str(getattr(arrays, n).dtype), *getattr(arrays, n).shape] for n in NAMES}
+    parts = {name: part for name in (*NAMES, *CLIENTS) if (part := getattr(arrays, name)) is not None}
+    shapes = {name: [str(part.dtype), *part.shape] for name, part in parts.items()}
     meta = {"fingerprint": arrays.fingerprint, "classes": arrays.classes, "arrays": shapes, "sources": [stamp]}
     kept = _kept(place, meta)
     if kept is not None:
@@ -105,9 +107,9 @@ def _store(folder: Path, name: str, stamp: str, arrays: Arrays) -> Arrays:
     temporary = folder / f".tmp-{uuid.uuid4().hex}"
     temporary.mkdir()
     try:
-        for part in NAMES:
-            with open(temporary / f"{part}.npy", "wb") as file:
-                np.save(file, getattr(arrays, part), allow_pickle=False)
+        for array, part in parts.items():
+            with open(temporary / f"{array}.npy", "wb") as file:
+                np.save(file, part, allow_pickle=False)
                 _sync(file)
         _write_json(temporary / "meta.json", meta)
         try:

@@ -12,6 +12,8 @@ from robustfl.contracts import Arrays
 from robustfl.errors import UsageError
 
 NAMES = ("train_x", "train_y", "test_x", "test_y")
+CLIENTS = ("train_client", "test_client")
+"""The arrays that a data set may have besides."""
 _BLOCK = 4096
 _DARK = 0.07  # digits of 16 levels that are taken for bytes reach 16/255
 SURELY = 20  # images of a class that a random test part hardly ever lacks: with e^-20 at most
@@ -24,7 +26,8 @@ def checked_arrays(where: str, raw: Mapping[str, Array], *, classes: int | None 
     """``Arrays`` from four plain arrays; ``where`` names their origin in messages.
 
     Images ``[N H W]`` or ``[N H W C]``, uint8 or float in [0, 1]; labels integers ``[N]`` in ``[0, classes)``
-    (``classes=None``: the largest label + 1). Raises ``UsageError`` naming ``where``, the array and what is expected.
+    (``classes=None``: the largest label + 1). ``train_client`` and ``test_client``, the client of each image, may be
+    there, too. Raises ``UsageError`` naming ``where``, the array and what is expected.
     """
     train_x, test_x = (_images(f"{where}: {name}", raw[name]) for name in ("train_x", "test_x"))
     if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
@@ -39,8 +42,52 @@ def checked_arrays(where: str, raw: Mapping[str, Array], *, classes: int | None 
         raise UsageError(f"{where}: all labels are 0; at least two classes are expected")
     if classes is None and count > len(train_y) + len(test_y):
         raise UsageError(f"{where}: labels reach {count - 1} with fewer images; expected 0 … classes-1: renumber them")
-    parts = (train_x, train_y, test_x, test_y)
-    return Arrays(*parts, classes=count, fingerprint=content_digest(dict(zip(NAMES, parts, strict=True)), count))
+    parts = {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y, **_clients(where, raw)}
+    return Arrays(**parts, classes=count, fingerprint=content_digest(parts, count))
+
+
+def _clients(where: str, raw: Mapping[str, Array]) -> dict[str, Array]:
+    """The client of every image as int64; names are numbered in the order of their text."""
+    given = {name: raw[name] for name in CLIENTS if raw.get(name) is not None}
+    if "test_client" in given and "train_client" not in given:
+        raise UsageError(f"{where}: test_client without client, which says whose the training images are")
+    for name, column in given.items():
+        _check_clients(f"{where}: {name.removeprefix('train_')}", column, len(raw[f"{name.partition('_')[0]}_y"]))
+    if len({column.dtype.kind in "US" for column in given.values()}) > 1:
+        raise UsageError(f"{where}: client and test_client must both be numbers, or both names")
+    if not given:
+        return {}
+    names, numbers = np.unique(np.concatenate([*given.values()]), return_inverse=True)
+    if names.dtype.kind not in "US":
+        numbers = np.concatenate([column.astype(np.int64) for column in given.values()])
+    found = dict(zip(given, np.split(numbers.astype(np.int64), [len(raw["train_y"])]), strict=False))
+    alone = np.setdiff1d(found.get("test_client", found["train_client"]), found["train_client"])
+    if len(alone):
+        who = names[alone[0]] if names.dtype.kind in "US" else alone[0]
+        raise UsageError(
+            f"{where}: {len(alone)} clients of test_client have no training image, such as {who}; leave them out"
+        )
+    return found
+
+
+def _check_clients(what: str, column: Array, count: int) -> None:
+    """Raise ``UsageError`` for a client column that is not one number ≥ 0, or one name, for each image."""
+    if column.shape != (count,):
+        raise UsageError(f"{what} has shape {column.shape}; expected the client of each image, [{count}]")
+    if column.dtype.kind in "US":
+        missing = np.char.str_len(np.char.strip(column)) == 0
+    elif column.dtype.kind in "iuf":
+        missing = ~((column >= 0) & (column < 2**53))  # a NaN compares false
+        if column.dtype.kind == "f" and not missing.any():
+            missing = column != np.floor(column)
+    else:
+        raise UsageError(f"{what} is {column.dtype}; expected numbers ≥ 0 or names")
+    if missing.any():
+        first = int(missing.argmax())
+        raise UsageError(
+            f"{what}: image {first} has the client {column[first].item()!r} ({int(missing.sum())} images have none); "
+            "expected a whole number ≥ 0 or a name for each image: leave images without a client out"
+        )
 
 
 def _images(what: str, x: Array) -> Array:
@@ -150,7 +197,7 @@ def repeated_images(arrays: Arrays) -> int:
 def content_digest(parts: Mapping[str, Array], classes: int) -> str:
     """The sha256 of dtypes, shapes and contents of all arrays, hexadecimal; independent of where they came from."""
     digest = hashlib.sha256(f"classes={classes}".encode())
-    for name in NAMES:
+    for name in (*NAMES, *(name for name in CLIENTS if name in parts)):
         part = np.ascontiguousarray(parts[name])
         digest.update(f"|{name} {part.dtype.newbyteorder('<').str} {part.shape}|".encode())
         digest.update(part.data)

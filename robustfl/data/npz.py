@@ -12,13 +12,14 @@ import numpy as np
 
 from robustfl.contracts import Arrays
 from robustfl.data.cache import Source, file_stamp
-from robustfl.data.checks import NAMES, Array, checked_arrays
+from robustfl.data.checks import CLIENTS, NAMES, Array, checked_arrays
 from robustfl.data.specs import find_path
 from robustfl.data.stored import StoredDataset
 from robustfl.errors import UsageError, reason
 from robustfl.parameters import param
 from robustfl.registry import register
 
+_MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
 _UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
@@ -27,8 +28,10 @@ _UNREADABLE = (ValueError, OSError, EOFError, RuntimeError, MemoryError, zipfile
 class Npz(StoredDataset):
     """Any images from an ``.npz`` file with ``train_x train_y test_x test_y``; scenarios also write ``npz:PATH``.
 
-    Images are uint8 or float in [0, 1], ``[N H W C]`` or ``[N H W]``; labels are integers from 0. A relative path is
-    looked up in the working directory, then in the data root.
+    Images are uint8 or float in [0, 1], ``[N H W C]`` or ``[N H W]``; labels are integers from 0. ``client`` and
+    ``test_client`` say whose each image is, by whole numbers or names, for ``partition=natural`` and ``tests=own``.
+    Archives of MedMNIST (``train_images``, ``train_labels``, …) are read as they are, without their validation part. A
+    relative path is looked up in the working directory, then in the data root.
 
     >>> Npz(path="mine.npz", limit=1000).path
     'mine.npz'
@@ -43,7 +46,7 @@ class Npz(StoredDataset):
 
 def npz_source(path: Path, *, classes: int | None = None) -> Source:
     """The source of an archive; the content decides the fingerprint, the file's size and time the stamp."""
-    return Source(file_stamp(f"npz classes={classes}", [path]), lambda: read_npz(path, classes=classes))
+    return Source(file_stamp(f"npz 2 classes={classes}", [path]), lambda: read_npz(path, classes=classes))
 
 
 def read_npz(path: Path, *, classes: int | None) -> Arrays:
@@ -63,12 +66,26 @@ def read_npz(path: Path, *, classes: int | None) -> Arrays:
 def _members(path: Path, archive: Any) -> dict[str, Array]:
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise UsageError(f"{path} holds a single array; expected an .npz archive with {', '.join(NAMES)}")
+    medical = "train_images" in archive.files
     raw = {}
-    for name in NAMES:
-        if name not in archive.files:
-            raise UsageError(f"{path}: no array {name!r}; expected {', '.join(NAMES)}, got {archive.files}")
+    for name, there in zip(
+        (*NAMES, *CLIENTS), (*(_MEDMNIST if medical else NAMES), "client", "test_client"), strict=True
+    ):
+        if there not in archive.files:
+            if name in CLIENTS:
+                continue
+            raise UsageError(f"{path}: no array {there!r}; expected {', '.join(NAMES)}, got {archive.files}")
         try:
-            raw[name] = archive[name]
+            raw[name] = archive[there]
         except _UNREADABLE as error:
-            raise UsageError(f"{path}: {name} cannot be read: {reason(error)}") from error
+            raise UsageError(f"{path}: {there} cannot be read: {reason(error)}") from error
+        if medical and name.endswith("_y"):
+            raw[name] = _one_label(f"{path}: {there}", raw[name])
     return raw
+
+
+def _one_label(what: str, labels: Array) -> Array:
+    """MedMNIST's labels ``[N 1]`` as ``[N]``."""
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise UsageError(f"{what} has {labels.shape[1]} labels for each image; expected one class, [N] or [N 1]")
+    return labels.reshape(len(labels))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -81,6 +81,80 @@ class Iid(Partition):
     def split(self, labels: Array, *, clients: int, classes: int, generator: np.random.Generator) -> list[Array]:
         check_split(labels, clients, classes)
         return np.array_split(generator.permutation(len(labels)), clients)
+
+
+@register("natural", version=1)
+@dataclass(frozen=True)
+class Natural(Partition):
+    """The clients that the data come with: every client has the images that are its own, as in a file's ``client``.
+
+    With fewer clients than the data have, those that take part are drawn at random, all equally likely, by the seed
+    (LEAF's sampling of users). Clients with fewer than ``min_size`` images are left out first (LEAF's ``-k``). They are
+    numbered in the order of the data's own numbers or names.
+
+    >>> parts = Natural().split(np.array([7, 3, 7, 9]), clients=3, classes=10, generator=np.random.default_rng(0))
+    >>> [p.tolist() for p in parts]
+    [[1], [0, 2], [3]]
+
+    Reference: Caldas et al., LEAF: A Benchmark for Federated Settings, 2018, arXiv:1812.01097.
+    """
+
+    paper: ClassVar[str] = "@caldas2018leaf"
+    by: ClassVar[Literal["label", "client"]] = "client"
+
+    min_size: int = param(1, ge=1, doc="least images of a client that takes part")
+
+    def split(self, labels: Array, *, clients: int, classes: int, generator: np.random.Generator) -> list[Array]:
+        check_split(labels, clients, classes)
+        known, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        able = np.flatnonzero(sizes >= self.min_size)
+        if len(able) < clients:
+            raise Refused(
+                f"natural: clients={clients} are more than the {len(able)} clients with at least "
+                f"min_size={self.min_size} images, of {len(known)} in the data; use clients ≤ {len(able)}"
+            )
+        parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
+        chosen = able if len(able) == clients else np.sort(generator.choice(able, clients, replace=False))
+        return [parts[k] for k in chosen]
+
+
+def long_tailed(labels: Array, classes: int, imbalance: float, generator: np.random.Generator) -> Array:
+    """Ascending indices of a subset whose classes shrink exponentially, from the first to the last.
+
+    Of class ``c`` with ``m_c`` samples ``⌊m_c·imbalance^(-c/(C-1))⌋`` are drawn at random, and at least one if there is
+    any: of balanced classes the first then has ``imbalance`` times as many as the last.
+
+    >>> kept = long_tailed(np.repeat([0, 1, 2], 100), 3, 100, np.random.default_rng(0))
+    >>> np.bincount(np.repeat([0, 1, 2], 100)[kept]).tolist()
+    [100, 10, 1]
+
+    Reference: Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019, arXiv:1901.05555
+    (long-tailed CIFAR).
+    """
+    pools = shuffled_classes(labels, classes, generator)
+    kept = [math.floor(len(pool) * imbalance ** (-c / (classes - 1)) + 1e-9) for c, pool in enumerate(pools)]
+    return np.sort(np.concatenate([pool[: max(size, 1)] for pool, size in zip(pools, kept, strict=True)]))
+
+
+def proportional_tests(labels: Array, counts: Sequence[Sequence[int]], generator: np.random.Generator) -> list[Array]:
+    """The test images of every client: of each class the share that it has of the class's training images.
+
+    ``labels [N]`` are those of the test images, ``counts [n c]`` the clients' training images of every class. Parts are
+    disjoint, drawn at random, and together all test images of classes that someone trains on.
+
+    >>> parts = proportional_tests(np.array([0, 0, 0, 1]), [[2, 0], [1, 5]], np.random.default_rng(0))
+    >>> [np.array([0, 0, 0, 1])[part].tolist() for part in parts]
+    [[0, 0], [0, 1]]
+    """
+    trained = np.asarray(counts, np.float64)
+    pools = shuffled_classes(labels, trained.shape[1], generator)
+    parts: list[list[Array]] = [[] for _ in trained]
+    for pool, column in zip(pools, trained.T, strict=True):
+        if column.sum():
+            cuts = np.cumsum(dirichlet_counts([column / column.sum()], [len(pool)])[0])[:-1]
+            for part, piece in zip(parts, np.split(pool, cuts), strict=True):
+                part.append(piece)
+    return [np.sort(np.concatenate(pieces)) if pieces else np.empty(0, np.int64) for pieces in parts]
 
 
 def gamma_similarity(labels: Array, n: int, gamma: float, permutation: Array) -> list[Array]:

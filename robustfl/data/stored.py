@@ -44,6 +44,8 @@ class StoredDataset(Dataset):
             whole.test_y[test],
             classes=whole.classes,
             fingerprint=self._digest(whole),
+            train_client=None if whole.train_client is None else whole.train_client[train],
+            test_client=None if whole.test_client is None else whole.test_client[test],
         )
 
     def fingerprint(self, root: Path, *, download: bool = True) -> str:

@@ -46,6 +46,8 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "domain_share": (MAPS, 0.7),
     "domain_users": (MAPS, [2, 4]),
     "user_sizes": ({**MAPS, "algorithm": "fedavg(local_steps=2)"}, "dirichlet"),
+    "tests": ({}, "own"),
+    "imbalance": ({}, 20.0),
     "at": (USERS, "users(ids=(0, 1))"),
     "finetune": ({**USERS, "rounds": 3, "f": 0}, "st(rounds=1)"),
     "train_evasion": (USERS, "pgd(steps=2)"),
