@@ -11,7 +11,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tensors here are tiny: threads would only wait for each other
 
 
-NIGHTLY = ("boards", "browser", "cluster", "docs", "flower", "fuzz", "peers", "slow", "survival")
+NIGHTLY = ("boards", "browser", "cluster", "docs", "flower", "fuzz", "hf", "peers", "slow", "survival")
 """The markers of tests that ``.ci/nightly`` runs, a group each; what has none of them runs by default."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from robustfl.data.domains import DirichletSizes, UserSlice, domain_split, equal_blocks
 from robustfl.data.embedded import Digits, DigitsDomain
 from robustfl.data.fedbn import DigitsFedBN, DomainNet, OfficeCaltech
+from robustfl.data.hf import HuggingFace
 from robustfl.data.imagefolder import ImageFolder
 from robustfl.data.normalize import Normalize, channel_statistics
 from robustfl.data.npz import Npz
@@ -17,7 +18,8 @@ from robustfl.data.tiny_imagenet import TinyImageNet
 
 __all__ = [
     "Augment", "Batches", "Cifar10", "Cifar100", "Digits", "DigitsDomain", "DigitsFedBN", "Dirichlet", "DirichletSizes",
-    "DomainNet", "Emnist", "FashionMnist", "Gamma", "Iid", "ImageFolder", "KClasses", "Mnist", "Natural", "Normalize",
-    "Npz", "OfficeCaltech", "Resident", "Resized", "Svhn", "TinyImageNet", "UserSlice", "Usps", "channel_statistics",
-    "data_root", "dataset_from_spec", "domain_split", "equal_blocks", "label_counts", "train_validation",
+    "DomainNet", "Emnist", "FashionMnist", "Gamma", "HuggingFace", "Iid", "ImageFolder", "KClasses", "Mnist", "Natural",
+    "Normalize", "Npz", "OfficeCaltech", "Resident", "Resized", "Svhn", "TinyImageNet", "UserSlice", "Usps",
+    "channel_statistics", "data_root", "dataset_from_spec", "domain_split", "equal_blocks", "label_counts",
+    "train_validation",
 ]  # fmt: skip

@@ -35,9 +35,9 @@ def _expanded(path: str | Path) -> Path:
         raise UsageError(f"data root {path}: there is no such home; give --data-root or set $ROBUSTFL_DATA") from None
 
 
-OWN = ("imagefolder", "npz")
+OWN = ("hf", "imagefolder", "npz")
 """Data sets of one's own, read from ``path``; ``npz:PATH`` is short for ``npz(path=PATH)``."""
-_ADVICE = "images of your own: imagefolder(path=FOLDER) or npz(path=FILE)"
+_ADVICE = "images of your own: imagefolder(path=FOLDER), npz(path=FILE) or hf(path=FOLDER)"
 
 
 def find_path(name: str, path: str, root: Path, holds: str) -> Path:

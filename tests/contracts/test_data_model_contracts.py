@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from robustfl.contracts import Norm
-from robustfl.data import Dirichlet, Gamma, ImageFolder, KClasses, Npz, Resized, dataset_from_spec
+from robustfl.data import Dirichlet, Gamma, HuggingFace, ImageFolder, KClasses, Npz, Resized, dataset_from_spec
 from robustfl.errors import DataMissing, Refused
 from robustfl.layout import layout_of
 from robustfl.models import ClientDropout
@@ -25,13 +25,14 @@ ROBUSTFL = {kind: [e.cls for e in entries(kind) if not e.origin] for kind in ("d
 REQUIRED: dict[type, dict[str, Any]] = {
     Npz: {"path": "none.npz"},
     ImageFolder: {"path": "none"},
+    HuggingFace: {"path": "none"},
     Gamma: {"gamma": 0.3},
     Dirichlet: {"alpha": 0.5},
     KClasses: {"k": 4},
     Resized: {"dataset": "mnist"},
 }
 EMBEDDED = ("digits", "digits-domain")
-ELSEWHERE = ("npz", "imagefolder", "resized", "digits-fedbn", "domainnet", "office-caltech")  # not NAME.npz
+ELSEWHERE = ("npz", "hf", "imagefolder", "resized", "digits-fedbn", "domainnet", "office-caltech")  # not NAME.npz
 HEAVY = ("alexnet", "vgg11", "vgg19")  # a hundred million parameters: shapes and gradients only, without numbers
 DATASETS = [c(**REQUIRED.get(c, {})) for c in ROBUSTFL["dataset"]]
 PARTITIONS = [c(**REQUIRED.get(c, {})) for c in ROBUSTFL["partition"]] + [Dirichlet(alpha=0.5, mode="equal")]

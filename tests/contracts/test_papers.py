@@ -18,7 +18,7 @@ CITING = [e for e in METHODS if e.cls.paper]
 # Methods that no paper describes: values that break a server, the smallest networks, a plain split, files.
 OF_NO_PAPER = {
     "attack": {"inf", "nan", "none", "random", "zero"}, "norm": {"none"}, "model": {"digits-cnn", "domains-cnn"},
-    "dataset": {"imagefolder", "npz"}, "partition": {"iid"},
+    "dataset": {"hf", "imagefolder", "npz"}, "partition": {"iid"},
 }  # fmt: skip
 # What a paper is to the method may stand before its key, where in the paper or a remark after it.
 LEADS = "after|code released with|as used by|as averaged by|local as in|layout of|ten classes of"

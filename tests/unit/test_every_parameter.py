@@ -77,8 +77,8 @@ TEXTS: dict[tuple[str, str], tuple[Any, ...]] = {
     ("dataset", "dataset"): ("digits(limit=30, test_limit=10)",),
 }
 ABSENT = {
-    "cifar10", "cifar100", "digits-fedbn", "domainnet", "emnist", "fashion-mnist", "imagefolder", "mnist", "npz",
-    "office-caltech", "svhn", "tiny-imagenet", "usps",
+    "cifar10", "cifar100", "digits-fedbn", "domainnet", "emnist", "fashion-mnist", "hf", "imagefolder", "mnist",
+    "npz", "office-caltech", "svhn", "tiny-imagenet", "usps",
 }  # fmt: skip
 """Data sets that a machine without files has not; their limits are those of ``digits``."""
 
@@ -349,8 +349,8 @@ def of_norm(norm: Method) -> Values:
 
 
 def of_partition(partition: Any) -> Values:
-    labels = np.arange(240) % 6
-    split = partition.split(labels, clients=5, classes=6, generator=np.random.default_rng(0))
+    labels = np.arange(240) % 6 if partition.by == "label" else np.repeat(np.arange(7), range(1, 8))
+    split = partition.split(labels, clients=5, classes=int(labels.max()) + 1, generator=np.random.default_rng(0))
     return tuple(torch.from_numpy(np.asarray(part)) for part in split)
 
 
