@@ -307,6 +307,8 @@ def _defense_refusal(cell: Cell, m: Methods) -> str | None:
     reason = m.defense.refusal(_present(cell), cell.f_declared, here=here)
     if reason is None and m.defense.aggregator.needs_reference and not cell.server_samples:
         return f"{cell.defense} compares with an update of the server's own; give it data with 'server_samples'"
+    if reason is None and m.defense.aggregator.sees_representations and not cell.server_samples:
+        return f"{cell.defense} compares what models make of the server's images; give it some with 'server_samples'"
     if reason is None and m.defense.aggregator.weighted and not m.algorithm.weighted:
         why = f"all clients weigh alike with {cell.algorithm}; leave it out, or use local steps and weighting=samples"
         return f"{cell.defense}: weighted=True changes nothing: {why}"

@@ -8,6 +8,7 @@ from .clipped_clustering import ClippedClustering, Clustering
 from .coordinatewise import MeaMed, Mean, Median, Phocas, TrimmedMean
 from .deepsight import DeepSight
 from .flame import Flame, WeakDP
+from .flare import FLARE
 from .foundationfl import FoundationFL
 from .freqfed import FreqFed
 from .gas import GradientSplitting
@@ -18,6 +19,7 @@ from .mean_of_medians import MeanOfMedians
 from .monna import NearestNeighborAveraging
 from .multi_metrics import MultiMetrics
 from .predictions import Flanders, FLDetector
+from .rflbat import RFLBAT
 from .signguard import SignGuard
 from .signs import RobustLearningRate, SignMajorityVote
 from .spectral import CovarianceFilter, DivideAndConquer
@@ -25,6 +27,8 @@ from .subsets import MinimumDiameterAveraging, SmallestMaximumEigenvalue
 from .trust import FLTrust, FoolsGold
 
 __all__ = [
+    "FLARE",
+    "RFLBAT",
     "AlignIns",
     "Auror",
     "Bulyan",

@@ -25,6 +25,8 @@ class Context:
     ``model [d]`` is the server's model, entry by entry as in a row (``None``: nobody knows; not to be written to).
     ``noise_outputs``, for rules with ``sees_outputs``, maps rows ``[n d]``, a number ``b`` and a generator
     to class probabilities ``[n + 1 b c]`` on ``b`` random images: of the model each row leads to, the server's last.
+    ``representations``, for rules with ``sees_representations``, maps rows ``[n d]`` to what the last layers of the
+    models they lead to receive of the server's own ``b`` training images, ``[n b k]``.
     """
 
     generator: torch.Generator | None = None
@@ -37,6 +39,7 @@ class Context:
     shapes: tuple[tuple[int, ...], ...] = ()
     model: Tensor | None = None
     noise_outputs: Callable[[Tensor, int, torch.Generator], Tensor] | None = None
+    representations: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,8 @@ class Aggregator(Method):
 
     ``trusts_client``: it is told the row of one client that is honest.
 
-    ``sees_outputs``: it asks what the models of rows predict (``Context.noise_outputs``); others are not given that.
+    ``sees_outputs``, ``sees_representations``: it asks what the models of rows make of random images, or of the
+    server's own (``Context.noise_outputs``, ``Context.representations``); others are not given that.
 
     ``unfit_for_statistics`` says why it makes no sense on normalization statistics, where it does not: rows that
     everybody agrees on are not what it returns, or it needs what that channel lacks (memory, a reference).
@@ -116,6 +120,7 @@ class Aggregator(Method):
     needs_reference: ClassVar[bool] = False
     trusts_client: ClassVar[bool] = False
     sees_outputs: ClassVar[bool] = False
+    sees_representations: ClassVar[bool] = False
     unfit_for_statistics: ClassVar[str] = ""
     on_host: ClassVar[str] = ""
 

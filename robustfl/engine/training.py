@@ -18,7 +18,7 @@ from robustfl.engine.client_state import LIMIT, settle
 from robustfl.engine.clients import Clients
 from robustfl.engine.experiment import Experiment
 from robustfl.engine.local_training import Messages, Round, train_locally
-from robustfl.engine.outputs import noise_outputs
+from robustfl.engine.outputs import noise_outputs, representations
 from robustfl.engine.propagation import propagate_statistics
 from robustfl.engine.state import LocalModels, RoundRecord, State, initial_state
 from robustfl.engine.statistics_aggregation import StatisticsChannel
@@ -214,7 +214,7 @@ class _Loop:
 
     def _context(self, state: State, who: Present) -> Context:
         e, t = self._e, state.round
-        sees = e.defense.aggregator.sees_outputs
+        rule = e.defense.aggregator
         return Context(
             generator=e.stream("defense", t),
             round=t,
@@ -224,7 +224,8 @@ class _Loop:
             reference=self._reference(state),
             shapes=tuple(e.tensors.values()),
             model=e.privacy.sent(state.theta),
-            noise_outputs=(lambda *given: noise_outputs(e, state, *given)) if sees else None,
+            noise_outputs=(lambda *given: noise_outputs(e, state, *given)) if rule.sees_outputs else None,
+            representations=(lambda rows: representations(e, state, rows)) if rule.sees_representations else None,
         )
 
     def _reference(self, state: State) -> Tensor | None:
@@ -310,7 +311,8 @@ class _Loop:
         e = self._e
         if not (e.norm.sends_statistics and e.layout.s) or e.norm.frozen(state.round, e.settings.rounds):
             return state.statistics, {}
-        plain = replace(context, state={}, reference=None, shapes=(), model=None, noise_outputs=None)
+        unknown: dict[str, Any] = dict.fromkeys(("reference", "model", "noise_outputs", "representations"))
+        plain = replace(context, state={}, shapes=(), **unknown)
         statistics, known = self.channel.merge(seen.reports, who.h, who.f, state, plain, facts=facts)
         return statistics, {"statistics": known}
 

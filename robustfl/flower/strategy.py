@@ -398,6 +398,11 @@ def _check_served(
             f"RobustStrategy: {rule.aggregator.name} compares clients with the server's own update; give reference=, "
             "a function of the round and the model sent that returns a model trained on server data"
         )
+    if rule.aggregator.sees_representations:
+        raise UsageError(
+            f"RobustStrategy: {rule.aggregator.name} compares what clients' models make of the server's images, of "
+            "which the strategy has none; use another rule, such as 'fltrust' or 'foolsgold'"
+        )
     refusal = rule.refusal(clients, f)
     if refusal is not None:
         raise Refused(f"RobustStrategy: min_train_nodes={clients}: {refusal}")

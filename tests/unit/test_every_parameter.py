@@ -290,6 +290,7 @@ def of_defense(method: Method) -> Values:
                     generator=draws(r), round=r, state=state, weights=shares / shares.sum() if weighted else None,
                     clients=torch.arange(n), reference=rows(1, 5, d)[0], model=rows(1, 77, d)[0],
                     shapes=SHAPES if d == N_ENTRIES else ((d,),), noise_outputs=_noise_outputs,
+                    representations=lambda models: (1 + models)[:, None, :30] * torch.rand(7, 30, generator=draws(98)),
                 )  # fmt: skip
             result = method.aggregate(X, f=2, context=context)
             state = result.state if isinstance(result, Aggregated) else {}

@@ -11,8 +11,11 @@ import torch
 
 import robustfl
 from robustfl.contracts import Aggregated, Context
+from robustfl.defenses.aggregators.flare import discrepancies
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
+from robustfl.scenarios import run_cell
+from robustfl.scenarios.cell import Cell
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -89,6 +92,80 @@ def test_auror_suspects_nobody_where_clusters_are_equally_large() -> None:
     assert run("auror", X).facts["kept"] == [0, 1, 2, 3]
     assert run("auror(tau=0.1)", torch.tensor([[0.0, 0.0], [0.0, 9.0], [9.0, 0.0]])).facts["all_suspected"] is False
     assert run("auror(tau=0.1)", 9 * torch.eye(3)).facts["all_suspected"] is True
+
+
+# --- RFLBAT ----------------------------------------------------------------------------------------------------------
+
+
+def test_rflbat_keeps_the_cluster_whose_rows_are_least_alike_without_its_outliers() -> None:
+    """Four attackers go one way, seven clients every way, one more farther; all in a plane of nine dimensions."""
+    angles = torch.arange(7, dtype=torch.float64)
+    points = torch.cat([torch.stack([angles.cos(), angles.sin()], 1), torch.tensor([[-4.0, 0.0]])])
+    attackers = torch.tensor([[60.0, -1.0], [60.0, -0.3], [60.0, 0.4], [60.0, 1.0]])
+    X = torch.cat([points, attackers]) @ torch.linalg.qr(normal(9, 9, seed=2))[0][:2]
+
+    def sums(part: list[int]) -> dict[int, float]:
+        return {i: sum(float(torch.dist(X[i], X[j])) for j in part) for i in part}
+
+    away = sums(list(range(8)))
+    kept = [i for i in away if away[i] <= 2 * float(np.median(list(away.values())))]
+    assert kept == [0, 1, 2, 3, 4, 5, 6]
+    done = run("rflbat(eps2=2)", X, f=4)
+    assert done.facts["kept"] == kept
+    torch.testing.assert_close(done.vector, X[kept].mean(0))
+    assert run("rflbat(eps2=50)", X, f=4).facts["kept"] == list(range(8))
+    far = torch.cat([X, 1e3 * X[:1]])
+    assert 12 in run("rflbat(eps2=50)", far, f=4).facts["kept"]  # of 12 others: never beyond 12 medians
+    assert 12 not in run("rflbat(eps1=5, eps2=50)", far, f=4).facts["kept"]
+    assert run("rflbat", X[:1].repeat(5, 1)).facts["kept"] == [0, 1, 2, 3, 4]
+
+
+# --- FLARE -----------------------------------------------------------------------------------------------------------
+
+
+def test_discrepancies_are_the_unbiased_ones_of_gaussian_kernels() -> None:
+    R = torch.tensor([[[0.0], [1.0]], [[2.0], [4.0]]], dtype=torch.float64)
+    variance = ((2**2 + 4**2 + 1**2 + 3**2) / 4) * 2
+    within = np.exp(-1 / variance) + np.exp(-4 / variance)
+    across = sum(np.exp(-(d**2) / variance) for d in (2, 4, 1, 3)) / 4
+    assert float(discrepancies(R)[0, 1]) == pytest.approx(within - 2 * across, abs=1e-12)
+
+
+def test_flare_weighs_by_how_often_a_client_is_among_the_nearest() -> None:
+    """On a line at 0, 1, 3, 7 and 20 the two nearest are 1 3, 0 3, 1 0, 3 1 and 7 3."""
+    X = torch.tensor([[0.0], [1.0], [3.0], [7.0], [20.0]], dtype=torch.float64)
+    done = run("flare(tau=0.5)", X)
+    assert done.facts["count"] == [2, 3, 4, 1, 0]
+    trust = np.exp(np.array([2, 3, 4, 1, 0]) / 2 / 0.5)
+    assert float(done.vector) == pytest.approx(float(trust / trust.sum() @ X.numpy()[:, 0]))
+    seen = run("flare(tau=0.5)", X, representations=lambda rows: X.flip(0)[:, None])
+    assert seen.facts["count"] == [0, 1, 4, 3, 2]
+
+
+def test_in_training_representations_are_those_of_the_clients_models_on_the_servers_images() -> None:
+    from robustfl.engine.outputs import representations
+    from robustfl.engine.state import initial_state
+    from robustfl.scenarios.build import build
+
+    settings = {"model": "mlp(hidden=(8,))", "norm": "naive-bn", "algorithm": "dsgd", "server_samples": 300}
+    e = build(Cell.of({**settings, "schedule": {"kind": "constant", "lr": 0.2}})).experiment
+    state = initial_state(e)
+    before = state.theta.clone()
+    rows = 0.1 * torch.randn(2, e.layout.d, generator=stream(0, "rows"))
+    found = representations(e, state, rows)
+    assert torch.equal(state.theta, before)
+    assert found.shape == (2, 300, 8)
+    images = e.train.pixels(e.root, dtype=torch.float32)
+    e.model.eval()
+    for place in (0, 1):
+        state.theta.copy_(before - 0.2 * rows[place])
+        head = [m for m in e.model.modules() if isinstance(m, torch.nn.Linear)][-1]
+        torch.testing.assert_close(head(found[place]), e.model(images))
+    refused = run_cell(Cell.of({**settings, "server_samples": 0, "defense": "flare"}), fingerprint="x")
+    assert refused.status == "refused"
+    assert (
+        "flare compares what models make of the server's images; give it some with 'server_samples'" in refused.reason
+    )
 
 
 # --- blended ---------------------------------------------------------------------------------------------------------
