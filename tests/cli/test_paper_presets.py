@@ -31,12 +31,13 @@ ON_DIGITS: dict[str, tuple[int, list[str]]] = {
                         "rounds=[1, 1, 1, 1]", 'evasions=["pgd(steps=1)"]']),
     "fedrbn-batches": (10, [*ONE, "clients=10", "at=ratio(rho=0.5, domains=3)"]),
     "fedrbn-figure1": (6, [*ONE, "clients=10", 'at=["ratio(rho=0.5)", "all"]']),
-    "fedrbn-figure9": (6, [*ONE, "domain_users=[[2, 2, 2, 2, 2], [4, 2, 2, 1, 1]]",
-                           "at=ratio(rho=0.5)", 'user_sizes=["dirichlet(least=4)", "equal"]']),
+    "fedrbn-figure8": (4, [*ONE, "clients=10", "at=ratio(rho=0.5, domains=3)", "participation=[0.2, 1.0]"]),
+    "fedrbn-figure9": (6, [*ONE, "clients=[10, 20]", "at=ratio(rho=0.5)", "user_sizes=dirichlet(least=2)",
+                           'algorithm=["fedavg(local_steps=2)", "fedavg(local_steps=1)"]']),
     "fedrbn-representations": (6, [*ONE, "clients=10", 'at=["all", "ratio(rho=0.5)"]']),
     "fedrbn-figure3": (6, [*ONE, "domain_share=0.5", 'at=["users(ids=(0,))", "all"]']),
 }  # fmt: skip
-ON_DOMAINNET = {"fedrbn-domainnet": 8, "fedrbn-ablation-domainnet": 4}
+ON_DOMAINNET = {"fedrbn-domainnet": 8, "fedrbn-ablation-domainnet": 4, "fedrbn-figure10": 3}
 WSM = ["model=mlp(hidden=(8,))", "seed=0", "clients=12", "validation=0.3", "evaluate_every=1", "tail=1"]
 ON_ARCHIVES: dict[str, tuple[int, list[str]]] = {
     "wsm-table31": (6, ["rounds=[1, 1, 1]", "participation=[0.1, 0.1, 0.1]", "schedule.lr=0.1"]),
