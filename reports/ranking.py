@@ -255,11 +255,14 @@ def _row(
     counted = (
         attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
     )
+    hardest = worst(counted)
+    if places.keys() == {NO_ATTACK} != set(attacks):  # others were attacked: its worst case is at most this
+        hardest = replace(hardest, bound=True)
     cells = [p for found in places.values() for p in found]
     timed = [p for p in cells if p.attack == NO_ATTACK] if calm_costs else cells
     took = [seconds for p in timed if (seconds := p.number("seconds_per_round")) is not None]
     return Row(
-        who, None, tuple(found[a] for a in attacks), worst(counted), fmean(took) if took else None,
+        who, None, tuple(found[a] for a in attacks), hardest, fmean(took) if took else None,
         max((int(memory) for p in cells if (memory := p.number("peak_memory"))), default=None),
         own=cells[-1].own, members=members, member_seeds=seeds, chance=_chance_if_there(places.get(NO_ATTACK, ())),
     )  # fmt: skip

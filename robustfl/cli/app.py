@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from robustfl import __version__
-from robustfl.cli.boards import diff, merge, plot, report
+from robustfl.cli.boards import compare, diff, merge, plot, report
 from robustfl.cli.check import check
 from robustfl.cli.doctor import doctor
 from robustfl.cli.grid import grid, run
@@ -53,10 +53,12 @@ def app() -> None:
 @click.option("--by", metavar="NAME", help="beat: whom boards and pages name for it.")
 @click.option(
     "--contestant",
+    "--row",
     "contestants",
     multiple=True,
     metavar="DEFENSE[/NORM[/ALGORITHM]]",
-    help="Only these, or others that the tier does not have [default: all of the tier].",
+    help="Only these, or others that the tier does not have [default: all of the tier]; where they stand in the "
+    "published table is printed, too.",
 )
 @click.option("--list", "listing", is_flag=True, help="Print the tier's contestants and what each tries; run nothing.")
 @DRY_RUN
@@ -97,6 +99,6 @@ def bench(**options: Any) -> int:
 
 
 for command in (
-    grid, run, report, verify, submit, reproduce, merge, diff, plot, list_methods, show, new, check, doctor,
+    grid, run, report, verify, submit, reproduce, compare, merge, diff, plot, list_methods, show, new, check, doctor,
 ):  # fmt: skip
     app.add_command(command)

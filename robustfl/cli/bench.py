@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robustfl.cli.boards import print_comparison
 from robustfl.cli.grid import load_plugins, print_plan
 from robustfl.cli.options import given
 from robustfl.cli.printing import as_json, console, print_board, say, table
@@ -95,6 +96,7 @@ def _run_tier(
     options: RunOptions, *, out: str, board: Path | None, page: Path | None, form: str,
 ) -> int:  # fmt: skip
     """Tune and measure the contestants of a tier, print the board, and write what was asked for."""
+    from robustfl.reports.comparison import compare
     from robustfl.scenarios.bench import bench as engine
     from robustfl.scenarios.expand import asked
     from robustfl.scenarios.protocol import protocol, scenario_to_run
@@ -107,6 +109,9 @@ def _run_tier(
         on_note=options.on_note,
     )  # fmt: skip
     _publish(found.results, board, page, form)
+    if contestants and form != "json":  # in the published table of this tier, or what keeps them out
+        say()
+        print_comparison(compare(found.results.folder))
     return 1 if found.results.statuses.get("failed") or found.results.lost else 0
 
 

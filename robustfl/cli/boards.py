@@ -1,11 +1,12 @@
-"""Commands on stores and published boards that run nothing: ``report``, ``plot``, ``merge`` and ``diff``."""
+"""Commands on stores and boards that run nothing: ``report``, ``plot``, ``compare``, ``merge`` and ``diff``."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,9 @@ from robustfl.cli.printing import as_json, console, print_board, say, table
 from robustfl.errors import UsageError
 from robustfl.origins import named_methods
 from robustfl.records import CellResult
+
+if TYPE_CHECKING:
+    from robustfl.reports.comparison import Comparison
 
 
 @click.command(cls=Command, short_help="Print a leaderboard; write tables, figures, a web site, a board.")
@@ -185,6 +189,51 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     if merged.copied:
         say(f"{merged.copied} cells are there as copies of one run's record, which measured them once")
     return 1 if merged.problems else 0
+
+
+@click.command(cls=Command, short_help="Show where rows of one's own stand in a published table.")
+@click.argument("mine", type=PATH)
+@click.argument("published", required=False, type=PATH, metavar="[PUBLISHED]")
+@click.option("--all", "whole", is_flag=True, help="All rows of the published table, not only the nearest ones.")
+@FORMAT
+def compare(*, mine: Path, published: Path | None, whole: bool, form: str) -> int:
+    """Show where the rows of MINE, a store or board, stand in the table of a PUBLISHED board of the same tasks.
+
+    Without PUBLISHED it is the closest of the boards that come with robustfl. 1 if no cell solves a task of it; what
+    keeps cells out is printed.
+
+    \b
+    robustfl compare runs/my-study
+    robustfl compare my-board.json.gz boards/bench-d-3.json.gz
+    """
+    from robustfl.reports.comparison import compare as comparing
+    from robustfl.reports.tables import to_json
+    from robustfl.scenarios import Cell
+    from robustfl.scenarios.expand import labels
+
+    found = comparing(mine, published, defaults=labels(Cell.of({})))
+    code = 1 if found.board is None else 0
+    if form == "json":
+        made = None if found.board is None else json.loads(to_json(found.board))
+        as_json({**dataclasses.asdict(dataclasses.replace(found, board=None)), "board": made})
+        return code
+    if whole and found.board is not None:
+        print_board(found.board, form, full="")
+    print_comparison(found, tables=not whole)
+    return code
+
+
+def print_comparison(found: Comparison, *, tables: bool = True) -> None:
+    """Print where rows of one's own stand, what a reader must know of them, and what keeps cells out."""
+    for title, lines in found.tables() if tables else ():
+        console().print(table(["#", "row", "board", "unattacked", "worst case"], lines, title=f"{title}\n"))
+        say()
+    for words in found.notes:
+        say(words)
+    if found.left_out:
+        say(f"{found.left_out} cells of {found.mine} solve no task of {found.published}:")
+        rows = [[name, _short(", ".join(theirs)), _short(", ".join(own))] for name, theirs, own in found.differing]
+        console().print(table(["", found.published, found.mine], rows))
 
 
 @click.command(cls=Command, short_help="Explain what differs between two cells or stores.")

@@ -226,8 +226,7 @@ class LocalTrainer:
         self._tasks = [] if clients.together else [clients.task(k, given.number) for k in ids]
         # The step in lock-step has drawn from the first stream already.
         generators = clients.generators(ids, given.number, int(given.first is not None))
-        alone = len(ids) == 1
-        begin(self._e.model, None if alone else (1,) * len(ids), frozen=given.frozen, generators=generators)
+        begin(self._e.model, (1,) * len(ids) if len(ids) > 1 else None, frozen=given.frozen, generators=generators)
         self.losses: list[Tensor] = []
 
     def take(self, gradients: Tensor, losses: Tensor) -> None:
@@ -266,8 +265,7 @@ class LocalTrainer:
         if out is None:
             out = torch.empty_like(at, memory_format=torch.contiguous_format)
         with computing(self._e.model, self._e.settings.precision):
-            way = self._together if self._clients.together else self._plain
-            losses = way(at, contrast, out)
+            losses = (self._together if self._clients.together else self._plain)(at, contrast, out)
         if self._e.merged:
             out[1:] = out[0]
             losses = client_means(self._each, self._sizes)
@@ -275,8 +273,7 @@ class LocalTrainer:
 
     def _together(self, at: Tensor, contrast: Contrast | None, out: Tensor) -> Tensor:
         sizes = (sum(self._sizes),) if self._e.merged else self._sizes
-        n = len(sizes)
-        plan = self._clients.plan
+        n, plan = len(sizes), self._clients.plan
         others = self._others(contrast, lambda models: serving(plan, models, sizes)) if contrast else []
 
         def made(models: Tensor, x: Tensor, y: Tensor, priors: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -112,4 +112,4 @@ def test_every_package_is_listed_for_the_wheel() -> None:
 
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"])
     there = {name for name, path in MODULES.items() if path.name == "__init__.py"}
-    assert listed == there
+    assert listed - {"robustfl.boards"} == there  # files of data alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -549,3 +550,19 @@ def test_help_of_the_publishing_commands_shows_an_example() -> None:
 
     for command in ("verify", "diff", "plot", "report"):
         assert f"robustfl {command} " in CliRunner().invoke(app, [command, "-h"]).output
+
+
+def test_compare_places_rows_and_says_what_keeps_cells_out(cli: Callable[..., tuple[int, str]]) -> None:
+    code, said = cli("compare", "mine", "board.json")
+    assert code == 0
+    assert "SA, γ = 0.5, 2 rows" in said or "SA, overall, 2 rows" in said
+    code, said = cli("compare", "mine", "board.json", "--format", "json")
+    found = json.loads(said)
+    assert (code, found["left_out"], found["differing"]) == (0, 0, [])
+    assert {row["labels"]["board"] for row in found["board"]["tables"][0]["rows"]} == {"mine", "quickstart"}
+    assert "quickstart" in cli("compare", "mine", "board.json", "--all")[1]
+    code, said = cli("compare", "mine")  # with what comes along: no board has its two rounds
+    assert code == 1
+    assert "solve no task of quickstart" in said
+    assert re.search(r"rounds 80 2", said)
+    assert cli("compare", "nothing")[0] == 2
