@@ -25,6 +25,7 @@ import cloudpickle
 
 from robustfl import autobyz
 from robustfl.contracts import Method
+from robustfl.contracts.torch_model import is_network, torch_model
 from robustfl.errors import RobustflError, UsageError, closest, told
 from robustfl.file_io import METHOD_NAME
 from robustfl.layer_kinds import TABLE
@@ -44,7 +45,7 @@ WORDS: dict[str, dict[str, str]] = {
 }
 """Per kind the words that scenarios and records read as something else than a method of that name."""
 
-M = TypeVar("M", bound=type[Method])
+M = TypeVar("M", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -84,18 +85,23 @@ _files: dict[str, str] = {}
 def register(name: str, *, version: int = 1) -> Callable[[M], M]:
     """Register a frozen dataclass under ``name`` in the registry of its contract.
 
-    A class of the main program takes the place of its former self, so that a notebook's cell can be edited and run
-    again. Raises ``UsageError`` for a taken or malformed name, and for a class that is no concrete method.
+    A class of ``torch.nn.Module``, or a function that returns one, becomes a model (``contracts.torch_model``). A class
+    of the main program takes the place of its former self, so that a notebook's cell can be edited and run again.
+    Raises ``UsageError`` for a taken or malformed name, and for a class that is no concrete method.
     """
 
-    def decorate(cls: M) -> M:
+    def decorate(made: M) -> M:
+        enter(torch_model(made) if is_network(made) else made)
+        return made
+
+    def enter(cls: Any) -> None:
         for reserved in _RESERVED.intersection(_field_names(cls)):
             raise UsageError(f"{cls.__name__}: {reserved!r} is a fact of every method; name the parameter differently")
         kind = getattr(cls, "kind", "")
         if kind not in KINDS:
             raise UsageError(f"{cls.__name__} must derive from a contract in robustfl.contracts to be registered")
         check_name(kind, name)
-        if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:
+        if not getattr(getattr(cls, "__dataclass_params__", None), "frozen", False):
             raise UsageError(f"{cls.__name__} must be a frozen dataclass (@dataclass(frozen=True) below @register)")
         _check_names(cls)
         if inspect.isabstract(cls):
@@ -112,7 +118,6 @@ def register(name: str, *, version: int = 1) -> Callable[[M], M]:
         by_hand = not _state.origin and cls.__module__.partition(".")[0] != OWN
         _entries[kind][name] = Entry(kind, name, version, cls, _state.origin or _origin_of_module(cls), by_hand)
         _changed()
-        return cls
 
     return decorate
 

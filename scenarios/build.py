@@ -334,7 +334,7 @@ def _network(cell: Cell, model: Model, norm: Norm, shape: tuple[int, int, int], 
         norm.adapt(network)
     layer = _layer_type(norm)
     if layer is not nn.Identity and not any(isinstance(part, layer) for part in network.modules()):
-        raise Refused(f"{cell.model} has no normalization layers for {cell.norm} to take the place of")
+        raise Refused(f"{cell.model} has no normalization layers for {cell.norm} to take the place of; use norm=none")
     _check_layers(norm, network)
     seed_dropout(network)
     return network

@@ -7,12 +7,13 @@ from robustfl.models.cnns import BucketingCnn, DigitsCnn, DigitsNet, DomainsCnn,
 from robustfl.models.dropout import ClientDropout, seed_dropout
 from robustfl.models.mlp import Mlp
 from robustfl.models.network import Network
-from robustfl.models.resnets import ResNet18, ResNet20
+from robustfl.models.resnets import ResNet18, ResNet20, WideResNet
 from robustfl.models.torchvision_nets import MobileNetV2, TorchvisionResNet18, TorchvisionResNet50, Vgg11, Vgg19
+from robustfl.models.vit import Vit
 from robustfl.models.weights import Weights
 
 __all__ = [
     "AlexNet", "BucketingCnn", "ClientDropout", "DigitsCnn", "DigitsNet", "DomainsCnn", "FbnCnn", "FemnistCnn", "Mlp",
     "MnistCnn", "MobileNetV2", "Network", "ResNet18", "ResNet20", "SimpleCnn", "TorchvisionResNet18",
-    "TorchvisionResNet50", "Vgg11", "Vgg19", "Weights", "seed_dropout",
+    "TorchvisionResNet50", "Vgg11", "Vgg19", "Vit", "Weights", "WideResNet", "seed_dropout",
 ]  # fmt: skip

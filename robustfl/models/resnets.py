@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Model, Norm
+from robustfl.errors import UsageError
 from robustfl.initialisation import kaiming_normal
 from robustfl.models.network import Network, require
 from robustfl.parameters import param
@@ -125,6 +126,69 @@ class ResNet20(Model):
                 layers.append(_PaddedBlock(norm, before, after))
                 before = after
         return Network(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+    def initialise(self, network: nn.Module, generator: torch.Generator) -> None:
+        kaiming_normal(network, generator)
+
+
+class _WideBlock(nn.Module):
+    """norm, ReLU, conv, norm, ReLU, dropout, conv, plus the input, or a 1×1 convolution of the activated input."""
+
+    def __init__(self, norm: Norm, before: int, after: int, stride: int, dropout: float) -> None:
+        super().__init__()
+        self.norm1 = norm.layer(before)
+        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.norm2 = norm.layer(after)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.shortcut = None if before == after else nn.Conv2d(before, after, 1, stride=stride, bias=False)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.norm1(x))
+        kept = x if self.shortcut is None else self.shortcut(y)
+        out: Tensor = kept + self.conv2(self.dropout(self.relu(self.norm2(self.conv1(y)))))
+        return out
+
+
+@register("wide-resnet", version=1)
+@dataclass(frozen=True)
+class WideResNet(Model):
+    """WRN-``depth``-``width``: a 3×3 stem of 16 channels, three groups of (depth - 4)/6 pre-activation blocks, FC.
+
+    Groups have ``16·width``, ``32·width`` and ``64·width`` channels; the second and third halve the image. Then norm,
+    ReLU and global average. No convolution bias; Kaiming-normal initial weights. On 3×32×32 images and 10 classes WRN-
+    16-4 has 2,748,890 trainable, WRN-28-10 36,479,194. Wants at least 4×4 pixels.
+
+    >>> WideResNet(depth=28, width=10).width
+    10
+
+    Reference: Zagoruyko, Komodakis, Wide Residual Networks, BMVC 2016, arXiv:1605.07146, Table 1.
+    Notes: outputs are logits.
+    """
+
+    paper: ClassVar[str] = "@zagoruyko2016wide"
+
+    depth: int = param(16, ge=10, doc="convolutions, 6n + 4")
+    width: int = param(4, ge=1, doc="widening factor k")
+    dropout: float = param(0.0, ge=0, lt=1, doc="probability, between the convolutions of a block")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.depth - 4) % 6:
+            raise UsageError(f"WideResNet: depth={self.depth} must be 6n + 4, such as 10, 16, 22, 28, 34 or 40")
+
+    def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
+        require(self.name, shape, classes, least=4)
+        layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, padding=1, bias=False)]
+        before = 16
+        for group, channels in enumerate((16, 32, 64)):
+            for block in range((self.depth - 4) // 6):
+                stride = 2 if group and not block else 1
+                layers.append(_WideBlock(norm, before, channels * self.width, stride, self.dropout))
+                before = channels * self.width
+        layers += [norm.layer(before), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        return Network(*layers, nn.Linear(before, classes))
 
     def initialise(self, network: nn.Module, generator: torch.Generator) -> None:
         kaiming_normal(network, generator)

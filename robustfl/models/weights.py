@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,12 +37,14 @@ class Weights:
     layers without any (group norm) the file's are left out. With ``head = "new"`` the last linear layer is drawn
     anew, whatever the file has for it, as it must be for another number of classes. Prefixes of all names that
     ``DataParallel``, ``torch.compile`` or Lightning put there (``module.``, ``_orig_mod.``, ``model.``) are left out.
+    With ``prefix`` the entries whose names begin with it are taken, without it, and no others.
     """
 
     name: ClassVar[str] = "weights"
 
     path: str = param(doc="the file")
     head: str = param("file", choices=("file", "new"), doc="where the last linear layer comes from")
+    prefix: str = param("", doc="the beginning of the names to take, which is left out")
 
     def __post_init__(self) -> None:
         check(self)
@@ -65,7 +68,8 @@ class Weights:
         """Write the file's entries into ``network``. Raises ``Refused``, naming entries that do not fit."""
         place = self.file(root)
         own = _entries(network)
-        found = _unwrapped(_read(place), own)
+        read = _read(place)
+        found = _unwrapped(read, own) if not self.prefix else _beginning(read, self.prefix, place)
         new = _head(network) if self.head == "new" else frozenset()
         wanted = {name: tensor for name, tensor in own.items() if name not in new}
         missing = [name for name in wanted if name not in found]
@@ -84,6 +88,7 @@ class Weights:
         if problems:
             wrong = {*missing, *(words.split(" ")[0] for words in shapes)}
             hint = "; head=new draws the last layer anew" if wrong and wrong <= _head(network) and not unused else ""
+            hint = hint or _prefixed(found, own)
             raise Refused(f"init: {place} does not fit the network: {'; '.join(problems)}{hint}")
         broken = [name for name in wanted if not bool(torch.isfinite(found[name]).all())]
         if broken:
@@ -125,6 +130,34 @@ def _unwrapped(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mappin
             return found
         found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
     return found
+
+
+def _beginning(found: Mapping[str, Tensor], prefix: str, place: Path) -> Mapping[str, Tensor]:
+    """The entries whose names begin with ``prefix``, without it. Raises ``Refused`` where there are none."""
+    chosen = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
+    if not chosen:
+        raise Refused(f"init: no name in {place} begins with prefix={prefix!r}; it holds {some([*found], _NAMED)}")
+    return chosen
+
+
+def _prefixed(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """Ends a refusal: the beginning of names in the file that are the network's but for it."""
+    counts = Counter(name[: -len(end)] for name in found for end in _ends(name) if end in own)
+    if not counts:
+        return ""
+    prefix, count = counts.most_common(1)[0]
+    return f"; {count} of its {len(found)} names are the network's after {prefix!r}: take these with prefix={prefix}"
+
+
+def _ends(name: str) -> Iterator[str]:
+    """What is left of a name without its first parts, one after another.
+
+    >>> list(_ends("module.net.0.weight"))
+    ['net.0.weight', '0.weight', 'weight']
+    """
+    while "." in name:
+        name = name.partition(".")[2]
+        yield name
 
 
 def _entries(network: nn.Module) -> dict[str, Tensor]:

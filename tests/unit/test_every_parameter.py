@@ -366,8 +366,11 @@ def of_model(model: Any) -> Values:
     shape = (3, 32, 32) if model.name in ("digits", "resnet18", "femnist-cnn") else (1, 8, 8)
     shape = {"femnist-cnn": (1, 28, 28), "domains-cnn": (3, 16, 16), "digits": (3, 28, 28)}.get(model.name, shape)
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         network = model.build(create("norm", "naive-bn"), shape=shape, classes=10)
-    return tuple(f"{type(part).__name__} {[tuple(p.shape) for p in part.parameters()]}" for part in network.modules())
+        made = network.eval()(torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)))
+    layers = (f"{type(part).__name__} {[tuple(p.shape) for p in part.parameters()]}" for part in network.modules())
+    return (*layers, made.detach().double())
 
 
 PROBES: dict[str, Callable[[Any], Values]] = {

@@ -180,8 +180,22 @@ def test_prefixes_of_wrappers_are_left_out(prefix: str, tmp_path: Path) -> None:
 def test_a_prefix_that_only_some_names_have_is_named(tmp_path: Path) -> None:
     state = network("simple-cnn").state_dict()
     torch.save({"module." * (k > 0) + name: t for k, (name, t) in enumerate(state.items())}, tmp_path / "w.pth")
-    with pytest.raises(Refused, match=r"the network has no: module\.0\.bias"):
+    with pytest.raises(Refused, match=r"the network has no: module\.0\.bias.* take these with prefix=module\.$"):
         Weights(path="w.pth").load(network("simple-cnn"), tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["net.", "student.backbone."])
+def test_a_prefix_is_left_out_on_demand_and_so_are_entries_without_it(prefix: str, tmp_path: Path) -> None:
+    source, target = network("simple-cnn"), network("simple-cnn", seed=1)
+    state = {prefix + name: tensor for name, tensor in source.state_dict().items()}
+    torch.save({**state, "criterion.weight": torch.ones(2)}, tmp_path / "w.pth")
+    found = f"{len(state)} of its {len(state) + 1} names are the network's after '{prefix}': take .* prefix={prefix}$"
+    with pytest.raises(Refused, match=found):
+        Weights(path="w.pth").load(target, tmp_path)
+    Weights(path="w.pth", prefix=prefix).load(target, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(target.parameters(), source.parameters(), strict=True))
+    with pytest.raises(Refused, match=r"no name in .* begins with prefix='other\.'; it holds "):
+        Weights(path="w.pth", prefix="other.").load(target, tmp_path)
 
 
 def test_variances_below_0_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Norm
-from robustfl.errors import Refused
+from robustfl.engine.one_pass import in_one_pass
+from robustfl.errors import Refused, UsageError
 from robustfl.initialisation import torch_default
 from robustfl.layout import layout_of
 from robustfl.models import (
@@ -32,9 +33,12 @@ from robustfl.models import (
     TorchvisionResNet50,
     Vgg11,
     Vgg19,
+    Vit,
+    WideResNet,
     seed_dropout,
 )
 from robustfl.models.network import classifier, representing
+from robustfl.models.vit import positions
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 
@@ -64,6 +68,9 @@ COUNTS = [
     (FbnCnn(), CIFAR, 1_310_922, 768),
     (SimpleCnn(), CIFAR, 156_298, 224),
     (ResNet20(), CIFAR, 269_722, 1_376),
+    (WideResNet(), CIFAR, 2_748_890, 2 * (16 + 3 * 64 + 64 + 3 * 128 + 128 + 3 * 256 + 256)),
+    (WideResNet(depth=28, width=10), CIFAR, 36_479_194, 17_952),
+    (Vit(), CIFAR, 6_272 + 6 * 198_272 + 256 + 1_290, 0),
     (ResNet18(variant="bn+gn"), CIFAR, 11_178_762, 3_968),
     (ResNet18(), CIFAR, 11_178_762, 9_600),
     (Mlp(), MNIST, 23_920, 60),
@@ -165,7 +172,78 @@ def test_residual_networks_compute_their_equations(model):
         torch.testing.assert_close(network(x), expected)
 
 
+def test_wide_residual_networks_compute_their_equations():
+    """A block adds to its input, or to a convolution of the activated one, what two activated convolutions make."""
+    network, draws = WideResNet(width=2).build(_Bn(), shape=(3, 10, 8), classes=5).double().eval(), stream(0, "values")
+    for entry in (*network.parameters(), *network.buffers()):
+        if entry.ndim == 1:
+            nn.init.uniform_(entry, 0.5, 1.5, generator=draws)
+    x = torch.rand(2, 3, 10, 8, generator=draws, dtype=torch.float64)
+    conv, active = nn.functional.conv2d, lambda norm, y: torch.relu(_normed(norm, y))
+    with torch.no_grad():
+        y = conv(x, network[0].weight, padding=1)
+        for place, b in enumerate(network[1:7]):
+            stride, a = 2 if place in (2, 4) else 1, active(b.norm1, y)
+            z = conv(active(b.norm2, conv(a, b.conv1.weight, None, stride, 1)), b.conv2.weight, padding=1)
+            y = z + (y if place % 2 else conv(a, b.shortcut.weight, None, stride))
+        expected = active(network[7], y).mean((2, 3)) @ network[-1].weight.T + network[-1].bias
+        torch.testing.assert_close(network(x), expected)
+
+
+def test_the_vision_transformer_computes_what_torchs_encoder_does():
+    made = Vit(width=8, depth=2, heads=2, mlp=3.0)
+    network, draws = made.build(_NoNorm(), shape=(3, 8, 12), classes=5).double().eval(), stream(0, "values")
+    for entry in network.parameters():
+        nn.init.normal_(entry, std=0.3, generator=draws)
+    x = torch.rand(2, 3, 8, 12, generator=draws, dtype=torch.float64)
+    patches, *blocks, norm, _, head = network
+    with torch.no_grad():
+        cut = x.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5).reshape(2, 6, 48)
+        y = cut @ patches.project.weight.flatten(1).T + patches.project.bias + patches.positions
+        for b in blocks:
+            layer = nn.TransformerEncoderLayer(8, 2, 24, 0.0, "gelu", batch_first=True, norm_first=True).double().eval()
+            theirs = (
+                layer.self_attn.in_proj_weight, layer.self_attn.in_proj_bias, *layer.self_attn.out_proj.parameters(),
+                *layer.linear1.parameters(), *layer.linear2.parameters(), *layer.norm1.parameters(),
+                *layer.norm2.parameters(),
+            )  # fmt: skip
+            ours = (b.qkv, b.out, b.mlp[0], b.mlp[2], b.norm1, b.norm2)
+            for mine, other in zip((p for m in ours for p in m.parameters()), theirs, strict=True):
+                other.copy_(mine)
+            y = layer(y)
+        expected = norm(y).mean(1) @ head.weight.T + head.bias
+        torch.testing.assert_close(network(x), expected)
+
+
+def test_positions_are_sines_and_cosines_of_the_coordinates():
+    found = positions(2, 3, 8)[5]  # y = 1, x = 2; frequencies 1 and 1/10,000
+    expected = [f(c * w) for c in (2, 1) for f in (math.sin, math.cos) for w in (1, 1e-4)]
+    assert found.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "message"),
+    [
+        ("vit", (1, 8, 10), "images of 8×10 pixels are no multiple of patch=4"),
+        ("vit(width=10)", (1, 8, 8), "width=10 must be a multiple of heads=4 and of 4"),
+        ("wide-resnet(depth=18)", (1, 8, 8), "depth=18 must be 6n"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(spec, shape, message):
+    with pytest.raises((Refused, UsageError), match=message):
+        create("model", spec).build(_NoNorm(), shape=shape, classes=3)
+
+
+@pytest.mark.parametrize("spec", ["wide-resnet(depth=10, width=1, dropout=0.3)", "vit(width=8, depth=2, heads=2)"])
+def test_clients_of_new_networks_run_in_one_pass(spec):
+    network = create("model", spec).build(create("norm", "naive-bn"), shape=(2, 8, 8), classes=3)
+    seed_dropout(network)
+    images = torch.rand(5, 2, 8, 8, generator=stream(0, "images"))
+    assert in_one_pass(network, images, 3) == "all clients in one pass"
+
+
 SIZES = [
+    (WideResNet(depth=10, width=1), 4),
     (BucketingCnn(), 6),
     (FbnCnn(), 4),
     (SimpleCnn(), 8),
