@@ -32,8 +32,8 @@ ON_DIGITS: dict[str, tuple[int, list[str]]] = {
     "fedrbn-batches": (10, [*ONE, "clients=10", "at=ratio(rho=0.5, domains=3)"]),
     "fedrbn-figure1": (6, [*ONE, "clients=10", 'at=["ratio(rho=0.5)", "all"]']),
     "fedrbn-figure8": (4, [*ONE, "clients=10", "at=ratio(rho=0.5, domains=3)", "participation=[0.2, 1.0]"]),
-    "fedrbn-figure9": (6, [*ONE, "clients=[10, 15]", "at=ratio(rho=0.5)", "user_sizes=dirichlet(least=8)", "domain_share=1",
-                           'algorithm=["fedavg(local_steps=2)", "fedavg(local_steps=1)"]']),
+    "fedrbn-figure9": (6, [*ONE, "clients=[10, 15]", "at=ratio(rho=0.5)", "user_sizes=dirichlet(least=8)",
+                           "domain_share=1", 'algorithm=["fedavg(local_steps=2)", "fedavg(local_steps=1)"]']),
     "fedrbn-representations": (6, [*ONE, "clients=10", 'at=["all", "ratio(rho=0.5)"]']),
     "fedrbn-figure3": (6, [*ONE, "domain_share=0.5", 'at=["users(ids=(0,))", "all"]']),
 }  # fmt: skip
