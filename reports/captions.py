@@ -74,34 +74,33 @@ def how_to_read(board: Board, compare: Sequence[str] = ()) -> tuple[str, ...]:
     constants = {bare(name) for name, _ in board.constants}
     whys = [f"{name} ({'all cells have one' if name in constants else 'the same as f'})" for name in idle]
     told = [
-        (bool(idle), f"Compared by what tells no rows apart: {listed(whys)}."),
+        (bool(idle), f"--compare has no effect for {listed(whys)}."),
         *((len(counted) > _NAMED, f"Worst case{which} over {listed(counted)}.") for counted, which in _counted(board)),
         (
             any(r.ranks is not None and r.ranks[0] < r.ranks[1] for r in rows),
-            f"Ranks such as 1–4: rows that cannot be told apart ({PAIRS}, {LEVEL:.0%})."
+            f"Ranks such as 1–4: no significant difference at {LEVEL:.0%} ({PAIRS})."
             if board.all_pairs
-            else f"Ranks such as 1–4: rows that cannot be told apart from the first ({METHOD}, {LEVEL:.0%}).",
+            else f"Ranks such as 1–4: no significant difference from the first row at {LEVEL:.0%} ({METHOD}).",
         ),
         (bool(board.task_names), f"Overall: per seed the mean over the {tasks} tasks ({listed(board.task_names)})."),
         (
             bool(resting),
-            "Under an attack, and in the worst case, it leaves out tasks in which no row was attacked with effect "
-            f"({resting}); the mean without attack is over all.",
+            f"An attack's mean, and the worst case, is over the tasks where the attack has an effect ({resting}); the mean "
+            "without attack is over all tasks.",
         ),
         (bool(board.own_names), f"Every contestant has its own {listed(board.own_names)} (own.* in leaderboard.csv)."),
         (
             any(p.idle for p in places),
-            f"{NO_EFFECT}: the attackers left the honest mean where it was, and accuracy is not below that under all "
-            "other attacks and without any; it counts in no worst case.",
+            f"{NO_EFFECT}: the attack did not move the honest mean; it is ignored unless it gives the lowest accuracy.",
         ),
         (
             any(p.bound for p in places),
-            "≤: some attack has no number, or lacks a seed, so the worst case may be lower; such a row has no rank.",
+            "≤: an attack or a seed is missing, so the worst case may be lower and the row has no rank.",
         ),
-        (any(p.is_number and len(p.values) < p.expected for p in places), "k/n: only k of n seeds are there."),
+        (any(p.is_number and len(p.values) < p.expected for p in places), "k/n: k of n seeds."),
         (
             any(p.states for p in places),
-            "Where a seed diverged, failed or was refused, the table says so instead of a number.",
+            "A seed that diverged, failed or was refused gives no number: diverged 2/5 means 2 of 5 seeds.",
         ),
         (any(p.mean is None and not p.states for p in places), "–: not run."),
         (any(p.interval for p in places), "Intervals: logit scale, moderated variance."),
@@ -194,8 +193,8 @@ def _test_error(places: Sequence[TableCell]) -> str:
         return ""
     most = 100 * NORMAL * 0.5 / math.sqrt(min(known))
     return (
-        f"A test set of {span(known)} images leaves accuracies uncertain by up to ±{most:.1f} points "
-        f"({CONFIDENCE:.0%}), alike for all rows of a task; no interval contains that."
+        f"Not in the intervals: a test set of {span(known)} images adds up to ±{most:.1f} points ({CONFIDENCE:.0%}), "
+        "the same for all rows of a task."
     )
 
 

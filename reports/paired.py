@@ -87,7 +87,7 @@ def _verdict(results: Sequence[Comparison]) -> str:
     ahead = sum(r.significant and r.difference > 0 for r in results)
     lead = f"{ahead} of them is" if ahead == 1 else f"{ahead} of them are"
     more = f" {lead} ahead on the seeds that both have: each is ranked by its own." if ahead else ""
-    return f"{significant} of {len(results)} rows can be told apart from the first (n = {seeds} seeds).{more}"
+    return f"{significant} of {len(results)} rows differ significantly from the first ({seeds} seeds).{more}"
 
 
 def words_below(section: Section) -> str:

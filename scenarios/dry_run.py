@@ -258,8 +258,8 @@ class Costs:
         """Sentences about what was timed, and about what could not be."""
         if not self._networks and not self._wrong:
             return "No cell is left to run."
-        rounds = "" if self._beside is None else f", and {ROUNDS} rounds of the cell with the least work"
-        first = f"Timed: a batch of {len(self._networks)} network(s){rounds}; attacks, defenses and load make it rough."
+        rounds = "" if self._beside is None else f" and {ROUNDS} rounds of the smallest cell"
+        first = f"Rough: from one batch of {len(self._networks)} network(s){rounds}."
         return "\n".join([first, *self._wrong])
 
     def seconds(self, cell: Cell) -> float | None:

@@ -186,7 +186,10 @@ def cell_warnings(cells: Iterable[Cell], rules: tuple[Rule, ...] = SETTINGS) -> 
     attacks = Counter(reason for reason, _ in told if reason is not None)
     settings = Counter(words for _, several in told for words in several)
     counted = {words: f"{words} ({n} cell{'s' if n > 1 else ''})" for words, n in (attacks + settings).items()}
-    return [*(f"{counted[words]}; they count in no worst case" for words in attacks), *(counted[w] for w in settings)]
+    return [
+        *(f"{counted[words]}; boards ignore them unless they give the lowest accuracy" for words in attacks),
+        *(counted[w] for w in settings),
+    ]
 
 
 def scenario_warnings(scenario: Scenario, cells: Iterable[Cell]) -> list[str]:

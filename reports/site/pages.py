@@ -24,7 +24,7 @@ from ..recipe import command, scenario_toml
 from ..table_cell import TableCell, member_text
 
 TASK = "task"
-IDLE = "the attackers left the honest mean where it was, and other attacks are worse: it counts in no worst case"
+IDLE = "the attack did not move the honest mean, and other attacks are worse: it is ignored in the worst case"
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def test_a_grid_shows_its_own_cells_and_a_report_those_it_is_asked_for(capsys: p
     for label, why in (("clients", "all cells have one"), ("f_declared", "all cells have one")):
         assert invoke(["report", "runs/quickstart", "--no-figures", "--compare", label]) == 0
         told = " ".join(capsys.readouterr().out.split())
-        assert f"Compared by what tells no rows apart: {label} ({why})." in told
+        assert f"--compare has no effect for {label} ({why})." in told
 
 
 def test_a_dry_run_warns_of_an_attack_without_effect(capsys: pytest.CaptureFixture[str]) -> None:

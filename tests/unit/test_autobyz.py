@@ -296,7 +296,7 @@ def test_a_member_that_lacks_a_seed_makes_a_bound_by_those_that_are_there(gone: 
     made, row = row_of([r for r in records if (r.labels["attack"], r.labels["seed"]) != ("sf", gone)])
     assert row.worst.text() == "≤ 30.0 (10.0–50.0)"
     assert (row.worst.status, row.rank) == ("at most", None)
-    assert any(note.startswith("≤: some attack has no number, or lacks a seed") for note in made.notes)
+    assert any(note.startswith("≤: an attack or a seed is missing") for note in made.notes)
 
 
 def test_a_seed_that_no_attack_has_leaves_the_number_of_the_others() -> None:

@@ -41,7 +41,7 @@ def test_of_every_network_a_batch_is_timed_and_rounds_of_one_cell(
     assert all(cell.seconds for cell in found.cells)
     assert [cell.norm for cell in built[:2]] == ["gn", "fbn"]
     assert len(built) == 3
-    assert "Timed: a batch of 2 network(s), and 2 rounds of the cell with the least work" in found.note
+    assert "Rough: from one batch of 2 network(s) and 2 rounds of the smallest cell." in found.note
 
 
 def test_rounds_that_are_too_much_work_are_not_timed_and_cost_their_images(

@@ -317,7 +317,7 @@ def test_an_attack_that_never_begins_has_no_effect(attack: str) -> None:
     late, once = (Cell.of({**settings, "attack": f"timed(attack={attack}, start={s})"}) for s in (2, 1))
     assert no_effect(once) is None
     assert "it does not begin in 2 rounds" in str(no_effect(late))
-    assert "count in no worst case" in cell_warnings([late])[0]
+    assert "ignore them unless" in cell_warnings([late])[0]
     certificates = run_cell(late, fingerprint="x").certificates
     assert certificates["no_effect"] is True
     assert "no_effect" not in run_cell(once, fingerprint="x").certificates
@@ -360,7 +360,7 @@ def test_the_grid_warns_and_its_board_counts_it_in_no_worst_case(tmp_path: Path)
     results = grid(Scenario.of({"name": "s", "cell": cell}), out=tmp_path, jobs=0, on_note=heard.append)
     assert [h for h in heard if "no effect" in h] == [
         "warning: alie has no effect with n = 10 and f = 2: its z is 0, so the attackers send the honest mean "
-        "(1 cell); they count in no worst case"
+        "(1 cell); boards ignore them unless they give the lowest accuracy"
     ]
     board = load_board(results.folder)
     row = board.sections[0].rows[0]

@@ -79,7 +79,7 @@ def test_the_error_of_the_test_set_is_stated_apart() -> None:
     assert place(0.5, 0.5, samples=400).test_error == pytest.approx(1.959964 * 0.025)
     assert place(0.5, 0.5).test_error is None
     made = board(*cells("mean", sf=[0.5, 0.6]))
-    assert "A test set of 360 images leaves accuracies uncertain by up to ±5.2 points (95%)" in " ".join(made.notes)
+    assert "a test set of 360 images adds up to ±5.2 points (95%)" in " ".join(made.notes)
 
 
 def test_a_caption_is_one_sentence_and_every_form_has_the_notes_below() -> None:
@@ -337,7 +337,7 @@ def test_an_attack_without_effect_is_named_and_counts_in_no_worst_case() -> None
     row = rows(made)["mean"]
     assert row.cells[made.attacks.index("quiet")].text() == "no effect"
     assert (row.worst.mean, row.worst.bound) == (0.5, False)
-    assert "no effect: the attackers left the honest mean where it was" in " ".join(made.notes)
+    assert "no effect: the attack did not move the honest mean" in " ".join(made.notes)
     line = made.select(metric="sa").frame().iloc[0]
     assert (line["quiet"], line["quiet status"]) == (pytest.approx(60.0), "no effect")
 
@@ -498,7 +498,9 @@ def test_means_over_tasks_are_over_those_in_which_an_attack_acts() -> None:
     made = board(*cells)
     overall = next(s for s in made.sections if s.metric == "sa").rows[0]
     assert [place.mean for place in overall.places] == [0.9, 0.5, 0.5]
-    words = "tasks in which no row was attacked with effect (sf acts in 2 of 3); the mean without attack is over all."
+    words = (
+        "over the tasks where the attack has an effect (sf acts in 2 of 3); the mean without attack is over all tasks."
+    )
     assert any(note.endswith(words) for note in made.notes)
     idle = record(attack="sf", f=0, f_declared=0, sa=0.9)
     idle = idle.model_copy(update={"certificates": {**idle.certificates, **still}})
@@ -518,7 +520,7 @@ def test_a_row_with_fewer_seeds_than_others_of_its_task_says_so() -> None:
     shown = {row.labels[0]: row.worst.text(spread=False) for row in section.rows}
     assert shown == {"mean": "50.0", "median": "60.0 2/5"}
     assert made.caption.startswith("Mean over 2 to 5 seeds")
-    assert "k/n: only k of n seeds are there." in made.notes
+    assert "k/n: k of n seeds." in made.notes
     assert board(*cells[:5]).caption.startswith("Mean over 5 seeds")
 
 

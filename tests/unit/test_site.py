@@ -117,7 +117,7 @@ def test_an_attack_without_effect_has_a_badge_with_what_was_measured(tmp_path: P
     )
     shown = {row[head.index("attack")]: row[head.index("SA")] for row in rows}
     assert shown == {"none": "50.0", "sf": "40.0", "alie": "no effect"}
-    assert "it counts in no worst case; seed 0: 50.0" in (tmp_path / "results.html").read_text("utf-8")
+    assert "it is ignored in the worst case; seed 0: 50.0" in (tmp_path / "results.html").read_text("utf-8")
 
 
 def test_the_first_page_holds_one_ranking_per_task_the_mean_first(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_a_row_that_lacks_seeds_has_its_rank_in_its_range() -> None:
         ("b", 1, (1, 2)), ("a", 2, (1, 2)), ("c", 3, (3, 3)),
     ]  # fmt: skip
     assert compare(section).verdict == (
-        "2 of 2 rows can be told apart from the first (n = 3 seeds). 1 of them is ahead on the seeds that both "
+        "2 of 2 rows differ significantly from the first (3 seeds). 1 of them is ahead on the seeds that both "
         "have: each is ranked by its own."
     )
 
@@ -290,7 +290,7 @@ def test_the_words_say_how_many_rows_can_be_told_apart_and_by_how_many_seeds() -
     by_name = {c.labels[0]: c for c in found.results}
     assert by_name["mean"].significant
     assert sum(c.significant for c in found.results) == 1
-    assert found.verdict == "1 of 2 rows can be told apart from the first (n = 8 seeds)."
+    assert found.verdict == "1 of 2 rows differ significantly from the first (8 seeds)."
 
 
 @pytest.mark.parametrize(("levels", "words"), [
@@ -488,7 +488,7 @@ def test_every_written_form_says_the_test_n_and_what_may_be_claimed() -> None:
     for form in (to_text, to_markdown, to_latex, to_json):
         said = " ".join(form(made).replace("\\", "").split())
         assert "paired over seeds on the logit scale, moderated t, Holm over the rows" in said, form
-        assert "0 of 1 rows can be told apart from the first (n = 3 seeds)" in said, form
+        assert "0 of 1 rows differ significantly from the first (3 seeds)" in said, form
     (table,) = json.loads(to_json(made))["tables"]
     assert table["comparisons"]["reference"]["defense"] == "median"
     assert [(r["row"], r["n"]) for r in table["comparisons"]["rows"]] == [(1, 3)]
