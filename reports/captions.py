@@ -85,8 +85,8 @@ def how_to_read(board: Board, compare: Sequence[str] = ()) -> tuple[str, ...]:
         (bool(board.task_names), f"Overall: per seed the mean over the {tasks} tasks ({listed(board.task_names)})."),
         (
             bool(resting),
-            f"An attack's mean, and the worst case, is over the tasks where the attack has an effect ({resting}); the mean "
-            "without attack is over all tasks.",
+            "An attack's mean, and the worst case, is over the tasks where the attack has an effect "
+            f"({resting}); the mean without attack is over all tasks.",
         ),
         (bool(board.own_names), f"Every contestant has its own {listed(board.own_names)} (own.* in leaderboard.csv)."),
         (

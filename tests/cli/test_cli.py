@@ -354,7 +354,7 @@ def test_run_ends_with_one_unless_the_cell_is_done(
         (["grid", "--set", "partition.gamma=2"], "gamma=2"),
         (["grid", "--set", "partition.gama=0.2"], "did you mean 'gamma'"),
         (["grid", "--set", "dataset=Digits"], "did you mean 'digits'"),
-        (["grid", "--set", "dataset=/data/my.npz"], "a file is written npz:/data/my.npz"),
+        (["grid", "--set", "dataset=/data/my.npz"], "to read it write npz:/data/my.npz"),
         (["grid", "--set", "dataset=mnist", "--data-root", "/nonexistent/x"], "mnist"),
         (["grid", "--device", "cuda:7"], "CUDA device"),
         (["grid", "--jobs", "-1"], "--jobs"),
