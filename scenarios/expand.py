@@ -14,6 +14,7 @@ import torch
 
 from robustfl.autobyz import NAME, Ensemble, named
 from robustfl.contracts import Aggregator, BranchedNorm, LockstepNorm, OneMachineNorm, Tag
+from robustfl.contracts.norm import mixes_examples
 from robustfl.data import data_root
 from robustfl.errors import UsageError
 from robustfl.records import KEY_VERSION, LATER, digest, labels_of
@@ -302,6 +303,20 @@ def _present(cell: Cell) -> int:
     return min(len(cell.adversarial), cell.clients - len(cell.adversarial))
 
 
+def _examples_refusal(cell: Cell, m: Methods) -> str | None:
+    if "examples" not in m.algorithm.asks:
+        return None
+    own = f"{m.algorithm.name} clips the gradient of every example"
+    if mixes_examples(m.norm.layer(16)):
+        return (
+            f"{own}, and with norm={cell.norm} it depends on the others of its batch; use a norm without batch "
+            "statistics, such as none, gn, ln or fedwon"
+        )
+    if not m.objective.plain:
+        return f"{own}, which objective={cell.objective} does not give one by one; use ce or wsm"
+    return None
+
+
 def _defense_refusal(cell: Cell, m: Methods) -> str | None:
     here = "this cell has" if cell.participants == cell.clients else f"of {cell.clients} clients a round has"
     reason = m.defense.refusal(_present(cell), cell.f_declared, here=here)
@@ -425,8 +440,8 @@ def _users_refusal(cell: Cell, m: Methods) -> str | None:
 
 
 _CHECKS = (
-    _numbers_refusal, _finetuning_refusal, _defense_refusal, _norm_refusal, _selection_refusal, _statistics_refusal,
-    _forgetting_refusal, _objective_refusal, _users_refusal,
+    _numbers_refusal, _finetuning_refusal, _defense_refusal, _examples_refusal, _norm_refusal, _selection_refusal,
+    _statistics_refusal, _forgetting_refusal, _objective_refusal, _users_refusal,
 )  # fmt: skip
 
 

@@ -5,11 +5,12 @@ from robustfl.algorithms.dsgd import DSGD
 from robustfl.algorithms.fedavg import FedAvg
 from robustfl.algorithms.fednova import FedNova
 from robustfl.algorithms.local_objectives import FedMeta, FedProx, FedSAM, Moon
+from robustfl.algorithms.private import LocalDP, PrivateDSGD
 from robustfl.algorithms.scaffold import Scaffold
 from robustfl.algorithms.schedules import constant, geometric, step
 from robustfl.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM
 
 __all__ = [
-    "CRFL", "DSGD", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedMeta", "FedNova", "FedProx", "FedSAM", "Moon",
-    "Scaffold", "constant", "geometric", "step",
+    "CRFL", "DSGD", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedMeta", "FedNova", "FedProx", "FedSAM",
+    "LocalDP", "Moon", "PrivateDSGD", "Scaffold", "constant", "geometric", "step",
 ]  # fmt: skip

@@ -50,13 +50,17 @@ class DSGD(Algorithm):
         return 1
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
-        gradient = work.gradient(work.theta)
+        gradient = self.gradient(work)
         if self.weight_decay:
             gradient.add_(work.theta, alpha=self.weight_decay)
         if self.momentum == 0.0 or work.memory is None:
             return gradient * (1.0 - self.momentum) if self.momentum else gradient, None
         message = torch.lerp(work.memory, gradient, 1.0 - self.momentum, out=gradient)
         return message, message
+
+    def gradient(self, work: LocalWork) -> Tensor:
+        """The gradients ``[n d]`` at the common model; algorithms built on this one take others."""
+        return work.gradient(work.theta)
 
     @property
     def remembers(self) -> bool:

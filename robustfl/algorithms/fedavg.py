@@ -87,10 +87,7 @@ class FedAvg(Algorithm):
         theta = work.theta
         buffer = work.memory.clone() if self.keep_momentum and work.memory is not None else None
         for _ in range(work.steps // self.batches_per_step):
-            gradient = self.corrected(self.gradient(theta, work), theta, work)
-            if self.clip_norm is not None:
-                norm = gradient.norm(dim=-1, keepdim=True)
-                gradient = gradient * (self.clip_norm / norm.clamp(min=self.clip_norm))
+            gradient = self.bounded(self.corrected(self.gradient(theta, work), theta, work))
             if self.weight_decay:
                 gradient = gradient.add(theta, alpha=self.weight_decay)
             if self.momentum:
@@ -102,6 +99,13 @@ class FedAvg(Algorithm):
     def gradient(self, theta: Tensor, work: LocalWork) -> Tensor:
         """The gradients ``[n d]`` of one local step; algorithms built on this one take it elsewhere."""
         return work.gradient(theta)
+
+    def bounded(self, gradient: Tensor) -> Tensor:
+        """The gradient of a batch, shortened to ``clip_norm``."""
+        if self.clip_norm is None:
+            return gradient
+        norm: Tensor = gradient.norm(dim=-1, keepdim=True)
+        return gradient * (self.clip_norm / norm.clamp(min=self.clip_norm))
 
     def corrected(self, gradient: Tensor, theta: Tensor, work: LocalWork) -> Tensor:
         """The gradient with what an algorithm built on this one adds to it."""

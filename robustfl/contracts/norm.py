@@ -190,6 +190,12 @@ class BranchedLayer(NormLayer):
     frozen_branch: bool = False
 
 
+def mixes_examples(module: nn.Module) -> bool:
+    """True if the module normalises examples with statistics of their batch, or reports these."""
+    mixing = (StatisticsLayer, BranchedLayer, nn.modules.batchnorm._BatchNorm)
+    return any(isinstance(m, mixing) for m in module.modules())
+
+
 CLEAN, ADVERSARIAL = BranchedLayer.branches
 
 

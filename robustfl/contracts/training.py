@@ -41,7 +41,9 @@ class LocalWork:
     next batch; ``again(at)`` gives the gradients of the same batches once more, unseen by normalization statistics.
     ``memory [n d]`` holds what the clients kept of their last round (``Algorithm.remembers``), zeros the first time;
     ``server`` what the server sends beside the model (``Algorithm.server_state``); ``shared [d]`` is False for entries
-    the clients keep for themselves (None: all are shared). All take ``steps`` batches.
+    the clients keep for themselves (None: all are shared). All take ``steps`` batches. ``private(at, C, σ)`` draws the
+    next batches too, and gives means of the gradients of their examples, each shortened to the norm ``C``, with
+    Gaussian noise of the standard deviation ``σ C / b`` on every entry, for batches of ``b`` examples.
     """
 
     theta: Tensor
@@ -52,6 +54,7 @@ class LocalWork:
     server: Mapping[str, Tensor] = field(default_factory=dict)
     again: Callable[[Tensor], Tensor] | None = None
     shared: Tensor | None = None
+    private: Callable[[Tensor, float, float], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class ServerWork:
     weights: Tensor | None = None
 
 
-Asked = Literal["one_batch", "again", "contrast", "aggregates", "replacement", "draws"]
+Asked = Literal["one_batch", "again", "contrast", "aggregates", "replacement", "draws", "examples"]
 
 
 class Algorithm(Method):
@@ -101,7 +104,8 @@ class Algorithm(Method):
         ``one_batch``: one full batch of every client, at the common model. ``again``: a second gradient of every batch
         (``LocalWork.again``). ``contrast``: terms added to the loss (``Contrast``). ``aggregates``: a second aggregate
         (``ServerWork.again``). ``replacement``: every batch drawn from all of the client's samples, with replacement.
-        ``draws``: random numbers of the server (``ServerWork.generator``).
+        ``draws``: random numbers of the server (``ServerWork.generator``). ``examples``: gradients of single examples,
+        clipped and covered with noise (``LocalWork.private``).
         """
         return frozenset()
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts import Objective, Reports, StatisticsPass, Task
+from robustfl.contracts.norm import mixes_examples
 from robustfl.data import Batches
 from robustfl.engine.cuda_graphs import GraphCache, recorded_on
 from robustfl.engine.experiment import Experiment
@@ -44,6 +45,8 @@ class Clients:
         self._poisoned: Tensor | None = None
         self.replays = GraphCache(experiment.model, recorder, warn)
         self._dtype = next(experiment.model.parameters()).dtype
+        if "examples" in experiment.algorithm.asks and mixes_examples(experiment.model):
+            raise Refused(f"{experiment.algorithm.name} needs a network without batch normalization, of its own too")
         self._batches = Batches(
             experiment.seats, settings.batch, settings.seed,
             whole="one_batch" in experiment.algorithm.asks, least=self._least_samples(),

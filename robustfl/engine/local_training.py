@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from robustfl.contracts import Contrast, LocalWork, Reducer, Reports
 from robustfl.engine.clients import Clients
+from robustfl.engine.experiment import Experiment
 from robustfl.engine.personal import Personal, lent
 from robustfl.engine.precision import computing
 from robustfl.engine.statistics import (
@@ -32,6 +34,7 @@ from robustfl.models.network import representing
 from robustfl.results import pair, received
 
 Lending = Callable[[Tensor], AbstractContextManager[object]]
+LARGEST_ROWS = 2**26  # entries of the gradients of single examples that are made at once
 Batch = tuple[Tensor, Tensor, Tensor]  # pixels, labels, the priors of the samples' clients
 
 
@@ -173,6 +176,7 @@ def _walk_group(
         server=given.server,
         again=_holding(turn.again, held),
         shared=e.privacy.mask,
+        private=_holding(turn.private, held) if "examples" in e.algorithm.asks else None,
     )
     with starting(e.model, e.layout, None if own is None else clients.replays.placed(own)):
         message, kept = pair(e.algorithm.local(work), "messages, what clients keep", e.algorithm, "local()")
@@ -197,7 +201,7 @@ def _walk_group(
 def _holding(gradients: Callable[..., Tensor], entries: int) -> Callable[..., Tensor]:
     """``gradients`` with the first ``entries`` 0, so that these are held."""
 
-    def held(at: Tensor, *more: Contrast | None) -> Tensor:
+    def held(at: Tensor, *more: Any) -> Tensor:
         found = gradients(at, *more)
         found[:, :entries] = 0
         return found
@@ -209,6 +213,19 @@ def _index(places: list[int]) -> slice | list[int]:
     """The places, as a slice where they follow each other."""
     first, last = places[0], places[-1]
     return slice(first, last + 1) if places == list(range(first, last + 1)) else places
+
+
+def _each_loss(e: Experiment, x: Tensor, y: Tensor, priors: Tensor) -> Tensor:
+    """The losses ``[m]`` of examples, as the model stands."""
+    return e.objective.per_sample(e.model(x), y, priors)
+
+
+def _alone(e: Experiment, x: Tensor, y: Tensor, priors: Tensor, masks: Sequence[torch.Generator], k: int) -> Tensor:
+    """Add the gradient of example ``k`` to the parameters' and return its loss."""
+    begin(e.model, None, generators=masks[k : k + 1])
+    loss = _each_loss(e, x[k : k + 1], y[k : k + 1], priors[k : k + 1]).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
 
 
 class LocalTrainer:
@@ -225,8 +242,8 @@ class LocalTrainer:
         self._replays = clients.repeats(ids[0])
         self._tasks = [] if clients.together else [clients.task(k, given.number) for k in ids]
         # The step in lock-step has drawn from the first stream already.
-        generators = clients.generators(ids, given.number, int(given.first is not None))
-        begin(self._e.model, (1,) * len(ids) if len(ids) > 1 else None, frozen=given.frozen, generators=generators)
+        masks = self._masks = clients.generators(ids, given.number, int(given.first is not None))
+        begin(self._e.model, (1,) * len(ids) if len(ids) > 1 else None, frozen=given.frozen, generators=masks)
         self.losses: list[Tensor] = []
 
     def take(self, gradients: Tensor, losses: Tensor) -> None:
@@ -240,13 +257,59 @@ class LocalTrainer:
             self._step += 1
             self.losses.append(losses)
             return self._constrained(gradients, self._start)
+        self._next()
+        gradients, losses = self._compute(at, contrast)
+        self.losses.append(losses)
+        return gradients
+
+    def private(self, at: Tensor, clip_norm: float, noise_multiplier: float) -> Tensor:
+        """Means of the next batches' gradients, every example's clipped to a norm, with noise (``LocalWork.private``).
+
+        Every example is a client of its own to the model, so that its gradient is a row ``[d]``.
+        """
+        self._next()
+        e, out = self._e, torch.zeros_like(at, memory_format=torch.contiguous_format)
+        batches = zip(*(torch.split(part, list(self._sizes)) for part in self._batch), strict=True)
+        means = at.new_zeros(len(out))
+        for place, (row, batch) in enumerate(zip(out, batches, strict=True)):
+            client, size = self._ids[place], len(batch[0])
+            for rows, losses in self._examples(client, at[place], batch):
+                norms = torch.linalg.vector_norm(rows, dim=1)
+                row += (clip_norm / norms.clamp(min=clip_norm)) @ rows
+                means[place] += losses.sum() / size
+            row /= size
+            if noise_multiplier > 0:
+                # Drawn in float32 whatever the model is, so that precision does not change the draw.
+                draws = e.stream("privacy", client, self._round, self._step)
+                noise = torch.randn(len(row), generator=draws, device=draws.device).to(row)
+                row.add_(noise, alpha=noise_multiplier * clip_norm / size)
+        self.losses.append(means)
+        return self._constrained(out, at)
+
+    def _examples(self, client: int, at: Tensor, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+        """Gradients ``[m d]`` and losses ``[m]`` of the examples of one client's batch at the model ``at [d]``."""
+        e, drops, first = self._e, bool(self._masks), 0
+        most = max(1, min(self._clients.at_once(1, at, alike=True), LARGEST_ROWS // len(at)))
+        for x, y, priors in zip(*(torch.split(part, most) for part in batch), strict=True):
+            numbers = range(first, first + len(y))
+            masks = [e.stream("dropout", client, self._round, self._step, k) for k in numbers if drops]
+            rows, models, ones = at.new_empty((len(y), len(at))), at.expand(len(y), -1), (1,) * len(y)
+            with computing(e.model, e.settings.precision):
+                if self._clients.together:
+                    begin(e.model, ones, generators=masks)
+                    losses = partial(_each_loss, e, x, y, priors)
+                    yield rows, batched(self._clients.plan, models, ones, losses, out=rows)
+                else:
+                    backward = partial(_alone, e, x, y, priors, masks)
+                    yield rows, sequential(e.model, e.layout, e.flat, models, backward, out=rows)
+            first += len(y)
+
+    def _next(self) -> None:
+        """Go on to the next local step, and load its batches where they are others."""
         place = self._step // self._replays
         if place != self._at:
             self._load(place)
         self._step += 1
-        gradients, losses = self._compute(at, contrast)
-        self.losses.append(losses)
-        return gradients
 
     def again(self, at: Tensor) -> Tensor:
         """The gradients of the last batches at other models; statistics do not see this pass."""

@@ -53,11 +53,18 @@ def _train(
             found = found if own.grad is None else found + own.grad
         return found
 
+    def private(at: Tensor, clip_norm: float, noise_multiplier: float) -> Tensor:
+        found = gradient(at)
+        norm: Tensor = found.norm(dim=-1, keepdim=True)
+        found = found * (clip_norm / norm.clamp(min=clip_norm))
+        return found + noise * noise_multiplier * clip_norm * noises[taken % 64].to(at)
+
     state: Mapping[str, Tensor] = method.server_state(theta)
     for _ in range(rounds):
         own = calls(method.broadcast, theta.clone(), state, wanted=[theta]).expand(len(goals), -1)
         remembered, twice = memory if method.remembers else None, again if "again" in method.asks else None
-        work = LocalWork(own, _LR, method.steps(40, 16), gradient, remembered, state, twice)
+        by_examples = private if "examples" in method.asks else None
+        work = LocalWork(own, _LR, method.steps(40, 16), gradient, remembered, state, twice, private=by_examples)
         made = calls(method.local, work, wanted=[own, own], own=True)
         messages, kept = pair(made, "messages, what clients keep", method, "local()")
         lost = kept is not None and not method.remembers

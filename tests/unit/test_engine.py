@@ -27,8 +27,8 @@ from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.memory import bytes_of
 
 USUAL = ["fedavg(local_steps=2)", "fbn", "hbn"]
-ALGORITHMS = ["dsgd", "dsgd(momentum=0)"] + [
-    f"{e.name}(local_steps=2)" for e in entries("algorithm") if e.name != "dsgd"
+ALGORITHMS = ["dsgd", "dsgd(momentum=0)", "dp-dsgd(clip_norm=0.5)"] + [
+    f"{e.name}(local_steps=2)" for e in entries("algorithm") if e.name not in ("dsgd", "dp-dsgd")
 ]
 # The grid refuses the others: one machine on all data takes one batch a round, a step in lock-step is a plain one.
 # Every norm runs with two algorithms and every algorithm with two norms; all pairs run nightly.

@@ -8,14 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.func import functional_call, grad
+from torch.nn.functional import cross_entropy
 
 import robustfl
 from robustfl.contracts import Aggregated, Context
 from robustfl.defenses.aggregators.flare import discrepancies
+from robustfl.engine import local_training, train
+from robustfl.engine.clients import Clients
 from robustfl.errors import UsageError
 from robustfl.randomness import stream
 from robustfl.scenarios import run_cell
+from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
+from robustfl.scenarios.expand import refusal
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -145,7 +151,6 @@ def test_flare_weighs_by_how_often_a_client_is_among_the_nearest() -> None:
 def test_in_training_representations_are_those_of_the_clients_models_on_the_servers_images() -> None:
     from robustfl.engine.outputs import representations
     from robustfl.engine.state import initial_state
-    from robustfl.scenarios.build import build
 
     settings = {"model": "mlp(hidden=(8,))", "norm": "naive-bn", "algorithm": "dsgd", "server_samples": 300}
     e = build(Cell.of({**settings, "schedule": {"kind": "constant", "lr": 0.2}})).experiment
@@ -184,3 +189,80 @@ def test_blended_mixes_one_pattern_into_a_share_of_the_batch() -> None:
     torch.testing.assert_close(attack.trigger(x), 0.75 * x + 0.25 * key[0])
     other = robustfl.attack("blended(target=3, fraction=0.3, alpha=0.25, pattern=1)")
     assert float((other.trigger(x) - attack.trigger(x)).abs().mean()) > 0.05
+
+
+# --- DP-SGD ----------------------------------------------------------------------------------------------------------
+
+DP: dict[str, Any] = {
+    "dataset": "digits(limit=300, test_limit=50)", "model": "digits-cnn(hidden=8)", "norm": "gn", "clients": 3,
+    "rounds": 1, "batch": 16, "dtype": "float64", "evasions": [], "schedule": {"kind": "constant", "lr": 1.0},
+}  # fmt: skip
+
+
+def moved(**settings: Any) -> tuple[torch.Tensor, Built]:
+    """How far the model of one round moved, and what it was trained with."""
+    built = build(Cell.of({**DP, **settings}))
+    before = built.experiment.flat.clone()
+    return [record.state.theta.clone() for record in train(built.experiment)][-1] - before, built
+
+
+@pytest.mark.parametrize("clip", [0.3, 1.5, 1e6])
+def test_dp_dsgd_sends_the_mean_of_gradients_that_are_clipped_one_by_one(clip: float) -> None:
+    found, _ = moved(algorithm=f"dp-dsgd(momentum=0, noise_multiplier=0, clip_norm={clip})", clients=1)
+    e = build(Cell.of({**DP, "clients": 1})).experiment
+    index = Clients(e, print)._batches.indices(0, 0)
+    x, y = e.train.pixels(index, dtype=torch.float64), e.train.labels(index)
+    parameters = dict(e.model.named_parameters())
+
+    def loss(values: dict[str, torch.Tensor], image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(functional_call(e.model, values, (image[None],)), label[None])
+
+    rows = []
+    for image, label in zip(x, y, strict=True):
+        made = grad(loss)({k: p.detach() for k, p in parameters.items()}, image, label)
+        rows.append(torch.cat([made[slot.name].flatten() for slot in e.layout.update]))
+    lengths = torch.stack(rows).norm(dim=1)
+    assert bool((lengths > clip).any()) == (clip < 1e6)
+    expected = sum(row * min(1.0, clip / float(length)) for row, length in zip(rows, lengths, strict=True)) / len(y)
+    torch.testing.assert_close(found, -expected, rtol=1e-9, atol=1e-12)
+
+
+def test_noise_has_its_size_and_is_another_for_every_client_and_step() -> None:
+    still, _ = moved(algorithm="dp-dsgd(momentum=0, noise_multiplier=0, clip_norm=0.5)")
+    noisy, _ = moved(algorithm="dp-dsgd(momentum=0, noise_multiplier=2, clip_norm=0.5)")
+    again, _ = moved(algorithm="dp-dsgd(momentum=0, noise_multiplier=2, clip_norm=0.5)")
+    assert torch.equal(noisy, again)
+    assert float((noisy - still).std()) == pytest.approx(2 * 0.5 / 16 / 3**0.5, rel=0.05)
+    one, _ = moved(algorithm="local-dp(local_steps=1, noise_multiplier=4, clip_norm=0.001)", clients=1)
+    four, _ = moved(algorithm="local-dp(local_steps=4, noise_multiplier=4, clip_norm=0.001)", clients=1)
+    assert float(four.norm() / one.norm()) == pytest.approx(2.0, rel=0.1)  # sums of independent noise
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_without_a_bound_and_noise_they_are_what_they_are_built_on(engine: str) -> None:
+    for private, plain in (
+        ("dp-dsgd(noise_multiplier=0, clip_norm=1e9)", "dsgd"),
+        ("local-dp(epochs=1, noise_multiplier=0, clip_norm=1e9, momentum=0.5)", "fedavg(momentum=0.5)"),
+    ):
+        (found, _), (expected, _) = (moved(algorithm=a, engine=engine, rounds=2) for a in (private, plain))
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_examples_are_clipped_alone_with_dropout_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"algorithm": "local-dp(local_steps=2, clip_norm=0.1)", "model": "bucketing-cnn", "batch": 8}
+    fast, _ = moved(**settings)
+    monkeypatch.setattr(local_training, "LARGEST_ROWS", 3 * len(fast))
+    for found in (moved(**settings)[0], moved(**settings, engine="reference")[0]):
+        torch.testing.assert_close(found, fast, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("norm", ["naive-bn", "fbn", "hbn", "dual-bn", "centralised-bn", "singlenet", "fedtan"])
+def test_norms_that_mix_examples_are_refused(norm: str) -> None:
+    reason = refusal(Cell.of({**DP, "norm": norm, "algorithm": "dp-dsgd"}))
+    assert reason is not None
+    assert reason.startswith(
+        f"dp-dsgd clips the gradient of every example, and with norm={norm} it depends on the others"
+    )
+    for fit in ("none", "gn", "ln", "fedwon", "fedfn"):
+        assert refusal(Cell.of({**DP, "norm": fit, "algorithm": "local-dp"})) is None
+    assert "which objective=at does not" in str(refusal(Cell.of({**DP, "objective": "at", "algorithm": "local-dp"})))

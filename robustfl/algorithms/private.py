@@ -1,0 +1,104 @@
+"""Algorithms whose clients take differentially private gradients: every example clipped, and noise (DP-SGD)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from robustfl.algorithms.dsgd import DSGD
+from robustfl.algorithms.fedavg import FedAvg
+from robustfl.contracts import Algorithm, Asked, LocalWork
+from robustfl.errors import UsageError
+from robustfl.parameters import param
+from robustfl.registry import register
+
+
+def private(algorithm: Algorithm, at: Tensor, work: LocalWork, clip_norm: float, noise_multiplier: float) -> Tensor:
+    """The private gradients ``[n d]`` of the next batches; raises ``UsageError`` where nobody gives any."""
+    if work.private is None:
+        raise UsageError(f"{algorithm.name} takes gradients of single examples; give LocalWork(..., private=...)")
+    return work.private(at, clip_norm, noise_multiplier)
+
+
+@register("dp-dsgd", version=1)
+@dataclass(frozen=True)
+class PrivateDSGD(DSGD):
+    """DSGD whose clients clip the gradient of every example and add noise before their momentum sees it.
+
+        g_k = 1/b Σ_{i ∈ B_k} ∇ℓ_i min(1, C / ‖∇ℓ_i‖) + N(0, (σC/b)² I),   m_k ← β m_k + (1-β)(g_k + wθ)
+
+    The noise has the norm ``σC√d/b`` and does not vanish where gradients do; rules that look for outliers among ``n``
+    noisy rows find less, the more so the larger the model is. Every example needs a gradient of its own, so norms that
+    mix the examples of a batch are refused.
+
+    Args:
+        clip_norm: C > 0, bound on the norm of every example's gradient; 1.
+        noise_multiplier: σ ≥ 0, standard deviation of the noise on the sum of clipped gradients, in ``C``; 1.
+        and those of ``dsgd``.
+
+    Reference: Allouah et al., On the Privacy-Robustness-Utility Trilemma in Distributed Learning, ICML 2023,
+    arXiv:2302.04787 (its clients, beside a robust rule), with the noise in the units of Abadi et al., Deep Learning
+    with Differential Privacy, CCS 2016, arXiv:1607.00133, Algorithm 1. Deviations: batches are those of ``dsgd``, of
+    equal size in every round, where the analysis of the latter draws every example independently; no ε is computed.
+
+    >>> PrivateDSGD(noise_multiplier=0.5).asks == {"one_batch", "examples"}
+    True
+    """
+
+    paper: ClassVar[str] = "@allouah2023privacy"
+    cost: ClassVar[str] = "a gradient of every example per client and round; d numbers each way; d draws per client"
+
+    clip_norm: float = param(1.0, gt=0.0, doc="C, bound on the norm of every example's gradient")
+    noise_multiplier: float = param(1.0, ge=0.0, doc="σ, standard deviation of the noise, in C")
+
+    @property
+    def asks(self) -> frozenset[Asked]:
+        own: frozenset[Asked] = frozenset({"examples"})
+        return super().asks | own
+
+    def gradient(self, work: LocalWork) -> Tensor:
+        return private(self, work.theta, work, self.clip_norm, self.noise_multiplier)
+
+
+@register("local-dp", version=1)
+@dataclass(frozen=True)
+class LocalDP(FedAvg):
+    """FedAvg whose clients take private local steps: the gradient of every example is clipped, and noise is added.
+
+        g = 1/b Σ_{i ∈ B} ∇ℓ_i min(1, C / ‖∇ℓ_i‖) + N(0, (σC/b)² I),   θ_k ← θ_k - η (g + wθ_k)
+
+    Against backdoors it works by the noise of honest clients, too; attackers who poison data take the same steps here,
+    and those who forge messages need not. Small batches and many steps are noisy; every example needs a gradient of its
+    own, so norms that mix the examples of a batch are refused.
+
+    Args:
+        clip_norm: C > 0, bound on the norm of every example's gradient (of ``fedavg``: of a batch's); 1.
+        noise_multiplier: σ ≥ 0, standard deviation of the noise on the sum of clipped gradients, in ``C``; 1.
+        and those of ``fedavg``.
+
+    Reference: Naseri, Hayes, De Cristofaro, Local and Central Differential Privacy for Robustness and Privacy in
+    Federated Learning, NDSS 2022, arXiv:2009.03561 (local DP: its clients run DP-SGD). Deviations: batches are those of
+    ``fedavg``; no ε is computed.
+
+    >>> LocalDP(epochs=2).steps(samples=70, batch=32)
+    6
+    """
+
+    paper: ClassVar[str] = "@naseri2022local"
+    cost: ClassVar[str] = "a gradient of every example in the local steps; d numbers each way; d draws per local step"
+
+    clip_norm: float = param(1.0, gt=0.0, doc="C, bound on the norm of every example's gradient")
+    noise_multiplier: float = param(1.0, ge=0.0, doc="σ, standard deviation of the noise, in C")
+
+    @property
+    def asks(self) -> frozenset[Asked]:
+        own: frozenset[Asked] = frozenset({"examples"})
+        return super().asks | own
+
+    def gradient(self, theta: Tensor, work: LocalWork) -> Tensor:
+        return private(self, theta, work, self.clip_norm, self.noise_multiplier)
+
+    def bounded(self, gradient: Tensor) -> Tensor:
+        return gradient
