@@ -212,6 +212,7 @@ def labels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
         flat["schedule"] = {
             "constant": f"constant(lr={rate})",
             "step": f"step(values={values}, milestones={milestones})",
+            "cosine": f"cosine(lr={rate})",
             "geometric": f"geometric(lr={rate}, factor={factor})",
         }.get(str(schedule.get("kind")), "")
     for name in ("evasions", "domains", "domain_users", "forgetting"):

@@ -101,7 +101,7 @@ def build(
         attack=m.attack,
         defense=m.defense,
         statistics_defense=m.statistics_rule,
-        lr=cell.schedule.function(),
+        lr=cell.schedule.function(cell.rounds),
         objective=m.objective,
         evasion=m.train_evasion,
         adversarial=cell.adversarial,

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from robustfl.algorithms.schedules import Schedule, constant, geometric, step
+from robustfl.algorithms.schedules import Schedule, constant, cosine, geometric, step
 from robustfl.autobyz import named
 from robustfl.engine import Settings
 from robustfl.engine.precision import Precision
@@ -80,9 +80,12 @@ def _typed(cls: type[BaseModel], name: str, value: Any) -> Any:
 
 
 class LearningRate(Frozen):
-    """``constant``: ``lr``. ``step``: ``values`` between ``milestones``. ``geometric``: ``lr · factor^round``."""
+    """``constant``: ``lr``. ``step``: ``values`` between ``milestones``. ``geometric``: ``lr · factor^round``.
 
-    kind: Literal["constant", "step", "geometric"] = "constant"
+    ``cosine``: ``lr · (1 + cos(π·round/rounds))/2``.
+    """
+
+    kind: Literal["constant", "step", "geometric", "cosine"] = "constant"
     lr: float = Field(default=0.1, gt=0, lt=2.0**63)
     values: tuple[float, ...] = ()
     milestones: tuple[int, ...] = ()
@@ -115,10 +118,12 @@ class LearningRate(Frozen):
             raise UsageError(f"schedule: lr={self.lr:g} has no part in kind = 'step', whose rates are its values")
         return self
 
-    def function(self) -> Schedule:
-        """The rate as a function of the round."""
+    def function(self, rounds: int) -> Schedule:
+        """The rate as a function of the round, in a training of ``rounds``."""
         if self.kind == "step":
             return step(self.values, self.milestones)
+        if self.kind == "cosine":
+            return cosine(self.lr, rounds)
         return geometric(self.lr, self.factor) if self.kind == "geometric" else constant(self.lr)
 
 

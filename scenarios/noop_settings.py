@@ -82,6 +82,7 @@ SETTINGS: tuple[Rule, ...] = (
      "{it}: {nobody}"),
     ("", lambda x: [at for at in x.schedule.milestones if at >= x.rounds],
      "schedule: milestones {found} are never reached in {planned}, nor are the rates after them"),
+    ("", lambda x: x.schedule.kind == "cosine" and x.rounds == 1, "schedule: cosine changes no rate in {planned}"),
     ("", lambda x: x.schedule.kind == "geometric" and 1 in (x.rounds, x.schedule.factor),
      "schedule: factor = {schedule.factor:g} changes no rate in {planned}"),
     ("norm", lambda x: x.m.norm.frozen(0, x.rounds),

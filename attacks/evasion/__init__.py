@@ -2,6 +2,7 @@
 
 from .accounts import masking, resisting_after
 from .apgd import APGDCE, APGDT, checkpoints, relative_checkpoints
+from .corruptions import Corruption
 from .ensembles import AutoAttack, Worst
 from .fab_t import FABT
 from .losses import dlr, targeted_dlr
@@ -10,6 +11,6 @@ from .pgd import FGSM, MIA, PGD
 from .square import Square, p_at
 
 __all__ = [
-    "APGDCE", "APGDT", "FABT", "FGSM", "LSA", "MIA", "PGD", "AutoAttack", "Square", "Worst", "checkpoints", "dlr",
-    "masking", "p_at", "relative_checkpoints", "resisting_after", "targeted_dlr",
+    "APGDCE", "APGDT", "FABT", "FGSM", "LSA", "MIA", "PGD", "AutoAttack", "Corruption", "Square", "Worst",
+    "checkpoints", "dlr", "masking", "p_at", "relative_checkpoints", "resisting_after", "targeted_dlr",
 ]  # fmt: skip

@@ -111,7 +111,7 @@ def masking(report: Mapping[str, float]) -> str | None:
     ``report`` maps specs to robust accuracies in [0, 1]. A black box knows less, so if it wins by more than a point
     gradients are masked, or the white-box attacks are too short. Compared are attacks in balls of one norm, the black
     box in the same ball or a smaller one; ``lsa``, bounded by no ball, with all. Attacks made of both kinds say
-    nothing.
+    nothing, nor do corruptions.
 
     Reference: Athalye, Carlini, Wagner, Obfuscated Gradients Give a False Sense of Security: Circumventing Defenses to
     Adversarial Examples, ICML 2018, arXiv:1802.00420.
@@ -120,7 +120,7 @@ def masking(report: Mapping[str, float]) -> str | None:
     'gradients may be masked: robust accuracy is 30.0 % under square, without gradients, but 60.0 % under pgd'
     >>> masking({"pgd": 0.3, "square": 0.6})
     """
-    built = {spec: create("evasion", spec) for spec in report}
+    built = {spec: made for spec in report if (made := create("evasion", spec)).adversarial}
     warnings = []
     for spec, attack in built.items():
         if not all(_black(part) for part in _parts(attack)):

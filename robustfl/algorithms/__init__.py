@@ -7,10 +7,10 @@ from robustfl.algorithms.fednova import FedNova
 from robustfl.algorithms.local_objectives import FedMeta, FedProx, FedSAM, Moon
 from robustfl.algorithms.private import LocalDP, PrivateDSGD
 from robustfl.algorithms.scaffold import Scaffold
-from robustfl.algorithms.schedules import constant, geometric, step
+from robustfl.algorithms.schedules import constant, cosine, geometric, step
 from robustfl.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM
 
 __all__ = [
     "CRFL", "DSGD", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedMeta", "FedNova", "FedProx", "FedSAM",
-    "LocalDP", "Moon", "PrivateDSGD", "Scaffold", "constant", "geometric", "step",
+    "LocalDP", "Moon", "PrivateDSGD", "Scaffold", "constant", "cosine", "geometric", "step",
 ]  # fmt: skip

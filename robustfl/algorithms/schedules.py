@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
@@ -35,6 +36,18 @@ def step(values: Sequence[float], milestones: Sequence[int]) -> Schedule:
     if list(milestones) != sorted(set(milestones)) or any(round < 1 for round in milestones):
         raise UsageError(f"step schedule: milestones={list(milestones)} must be rounds ≥ 1 that increase")
     return lambda round: float(values[bisect_right(list(milestones), round)])
+
+
+def cosine(lr: float, rounds: int) -> Schedule:
+    """``lr · (1 + cos(π·round/rounds))/2``: from ``lr`` towards 0 without a restart.
+
+    >>> [round(cosine(0.1, 4)(t), 4) for t in range(4)]
+    [0.1, 0.0854, 0.05, 0.0146]
+
+    Reference: Loshchilov, Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, ICLR 2017, arXiv:1608.03983,
+    equation 5 with η_min = 0.
+    """
+    return lambda round: lr * (1 + math.cos(math.pi * round / rounds)) / 2
 
 
 def geometric(lr: float, factor: float) -> Schedule:

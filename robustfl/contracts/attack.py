@@ -219,10 +219,12 @@ class ColumnAttack(Attack):
 class Evasion(Method):
     """A test-time attack on inputs in pixel space [0, 1].
 
-    Attacks that go image by image derive from ``robustfl.attacks.evasion.points.PixelAttack``.
+    Attacks that go image by image derive from ``robustfl.attacks.evasion.points.PixelAttack``. ``adversarial`` is False
+    for what looks at no model, such as noise.
     """
 
     kind: ClassVar[str] = "evasion"
+    adversarial: ClassVar[bool] = True
 
     @abstractmethod
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> Tensor:

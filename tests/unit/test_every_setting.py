@@ -136,15 +136,16 @@ def test_engine_changes_the_key_alone() -> None:
 
 def test_every_part_of_a_schedule_is_used() -> None:
     schedules = [
-        {}, {"lr": 0.2}, {"kind": "geometric", "factor": 0.9}, {"kind": "geometric", "factor": 0.8},
+        {}, {"lr": 0.2}, {"kind": "cosine"}, {"kind": "geometric", "factor": 0.9}, {"kind": "geometric", "factor": 0.8},
         {"kind": "step", "values": [0.1, 0.01], "milestones": [2]},
         {"kind": "step", "values": [0.1, 0.02], "milestones": [2]},
         {"kind": "step", "values": [0.1, 0.01], "milestones": [1]},
     ]  # fmt: skip
-    rates = [tuple(LearningRate(**s).function()(t) for t in range(4)) for s in schedules]
+    rates = [tuple(LearningRate(**s).function(4)(t) for t in range(4)) for s in schedules]
     assert len(set(rates)) == len(schedules)
-    assert rates[2] == pytest.approx((0.1, 0.09, 0.081, 0.0729))
-    assert rates[4] == (0.1, 0.1, 0.01, 0.01)
+    assert rates[2] == pytest.approx([0.05 * (1 + c) for c in (1, 0.5**0.5, 0, -(0.5**0.5))])
+    assert rates[3] == pytest.approx((0.1, 0.09, 0.081, 0.0729))
+    assert rates[5] == (0.1, 0.1, 0.01, 0.01)
 
 
 @pytest.mark.parametrize(

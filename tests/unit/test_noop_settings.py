@@ -123,6 +123,7 @@ TOLD: list[tuple[dict[str, Any], str | None]] = [
     ({"tail": 9, "rounds": 5}, "more than 5 rounds"),
     ({"ra_limit": 9, "evasions": []}, "evasions = []"),
     ({"schedule": {"kind": "geometric", "lr": 0.1, "factor": 1.0}}, "factor = 1 changes no rate"),
+    ({"schedule": {"kind": "cosine"}, "rounds": 1}, "schedule: cosine changes no rate in 1 round"),
     ({"clients": 10, "participation": 0.33}, "participation = 0.33 of 10 clients is 3.3; 3 take part"),
     ({"attack": "sf", "f": 2, "defense": "bucketing(s=1)+median"}, "s=1 changes nothing: every bucket is one row"),
     ({"attack": "sf", "f": 2, "norm": "gn", "target": "var"}, "gn sends no statistics"),

@@ -116,6 +116,7 @@ def test_schedules_and_tuples_can_be_axes() -> None:
         {"kind": "constant", "lr": 0.25},
         {"kind": "step", "values": [0.1, 0.05], "milestones": [4]},
         {"kind": "geometric", "lr": 0.3, "factor": 0.9},
+        {"kind": "cosine", "lr": 0.3},
     ],
 )
 def test_a_schedule_may_be_written_as_boards_write_it(table: dict[str, Any]) -> None:
@@ -126,7 +127,7 @@ def test_a_schedule_may_be_written_as_boards_write_it(table: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("schedule", "said"),
     [
-        ("cosntant(lr=0.1)", "'constant', 'step' or 'geometric'"),
+        ("cosntant(lr=0.1)", "'constant', 'step', 'geometric' or 'cosine'"),
         ("constant(rate=0.1)", "no setting 'schedule.rate'"),
         ("constant(0.1)", "'0.1' is not parameter=value"),
         (5, "schedule=5 must be a table such as"),
