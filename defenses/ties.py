@@ -24,12 +24,10 @@ def smallest(scores: Tensor, k: int, slack: Tensor) -> Tensor:
     """
     if k == 0:
         return scores.new_empty((*scores.shape[:-1], 0), dtype=torch.int64)
-    order = scores.argsort(dim=-1, stable=True)
-    last = order[..., k - 1 : k]
+    last = scores.argsort(dim=-1, stable=True)[..., k - 1 : k]
     bound, blur = scores.gather(-1, last), slack + slack.gather(-1, last)
-    # 0: chosen for certain; 1: as good as the last one chosen; 2: not chosen.
-    place = 1 - (scores < bound - blur).to(torch.int8) + (scores > bound + blur).to(torch.int8)
-    return place.sort(dim=-1, stable=True).indices[..., :k].sort(dim=-1).values
+    tied = (scores >= bound - blur) & (scores <= bound + blur)
+    return torch.where(tied, bound, scores).argsort(dim=-1, stable=True)[..., :k].sort(dim=-1).values
 
 
 def largest(scores: Tensor, k: int, slack: Tensor) -> Tensor:
