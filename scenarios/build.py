@@ -45,7 +45,8 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 class Built:
     """An experiment with what evaluation needs: the test set, validation indices per client, evasion attacks.
 
-    ``tests[k]`` are client ``k``'s own test indices and ``domain_of[k]`` its domain, where the cell has domains.
+    ``tests[k]`` are client ``k``'s own test indices, ``domain_of[k]`` its domain, where the cell has domains, and
+    ``named[k]`` its number in the data, where the data have clients.
     ``doubts`` are reasons to doubt accuracies on the data.
     """
 
@@ -56,6 +57,7 @@ class Built:
     label_counts: list[list[int]]
     tests: tuple[Tensor, ...] = ()
     domain_of: tuple[int, ...] = ()
+    named: tuple[int, ...] = ()
     doubts: tuple[str, ...] = ()
 
 
@@ -77,8 +79,7 @@ def build(
 
     ``parts`` are given to train alone: clients then have no test images of their own.
     """
-    where, m = device or torch.device("cpu"), Methods.of(cell, fresh=True)
-    tests = parts is None
+    where, m, tests = device or torch.device("cpu"), Methods.of(cell, fresh=True), parts is None
     parts = parts or [dataset.load(data_root(root), download=False) for dataset in m.datasets]
     split = split_data(cell, m, parts, tests=tests)
     check_sizes(cell, split)
@@ -118,6 +119,7 @@ def build(
         label_counts=label_counts(arrays.train_y, split.train, arrays.classes),
         tests=_on(where, split.tests),
         domain_of=split.domain_of,
+        named=_named(m, arrays, split),
         doubts=(*([] if mixing is None else [mixing]), *_doubts(m, parts), *_beyond(cell, arrays, split)),
     )
 
@@ -136,6 +138,7 @@ def check_sizes(cell: Cell, split: Split) -> None:
     k = sizes.index(least)
     unequal = cell.partition.startswith("dirichlet") and "mode=equal" not in cell.partition
     remedy = "a larger min_size or mode=equal of dirichlet" if unequal else "fewer clients"
+    remedy = "a larger min_size of natural" if cell.partition.startswith("natural") else remedy
     if least == 0:
         what = "domain_share" if cell.domains else cell.partition
         raise Refused(f"{what} leaves client {k} of {cell.clients} without training samples; use {remedy}")
@@ -199,6 +202,13 @@ def _column(cell: Cell, arrays: Arrays) -> Indices:
     return np.asarray(arrays.train_client)
 
 
+def _named(m: Methods, arrays: Arrays, split: Split) -> tuple[int, ...]:
+    """The numbers that the clients have in the data."""
+    if m.partition.by != "client" or arrays.train_client is None:
+        return ()
+    return tuple(int(arrays.train_client[part[0]]) for part in split.train)
+
+
 def _own_tests(cell: Cell, m: Methods, arrays: Arrays, split: Split) -> list[Indices]:
     """Every client's own test images: those that the data say are its own, else as its training images by class.
 
@@ -211,8 +221,7 @@ def _own_tests(cell: Cell, m: Methods, arrays: Arrays, split: Split) -> list[Ind
                 f"tests='own' with {cell.partition}: {cell.dataset} does not say whose its test images are; that takes "
                 "an array 'test_client' in an npz file, or tests='common'"
             )
-        owner = _column(cell, arrays)
-        tests = [np.flatnonzero(arrays.test_client == owner[part[0]]) if len(part) else part for part in split.train]
+        tests = [np.flatnonzero(arrays.test_client == owner) for owner in _named(m, arrays, split)]
     else:
         copies = byzantine if cell.owners < cell.clients else frozenset()
         trained = [np.concatenate(pair) for pair in zip(split.train, split.validation, strict=True)]

@@ -286,6 +286,7 @@ class _Run:
             "trainable": e.layout.d,
             "statistics": e.layout.s,
             "byzantine": sorted(settings.byzantine()),
+            **({"data_clients": list(self._built.named)} if self._built.named else {}),
             **measuring.certificates,
             "warnings": measuring.warnings,
         }

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from robustfl.contracts import Arrays, Dataset
 from robustfl.data.cache import Source
-from robustfl.data.checks import Array, checked_arrays
+from robustfl.data.checks import CLIENTS, NAMES, Array, checked_arrays
 from robustfl.data.specs import dataset_from_spec
 from robustfl.data.stored import StoredDataset
 from robustfl.errors import UsageError
@@ -79,7 +79,11 @@ class Resized(StoredDataset):
             arrays = inner.load(root, download=download)
             where, sides = f"resized: {self.dataset}", {"size": self.size, "channels": self.channels}
             raw = {name: fitted(where, getattr(arrays, name), **sides) for name in ("train_x", "test_x")}
-            raw |= {"train_y": arrays.train_y, "test_y": arrays.test_y}
+            raw |= {
+                name: part
+                for name in (*NAMES, *CLIENTS)
+                if (part := getattr(arrays, name)) is not None and name not in raw
+            }
             return checked_arrays(where, raw, classes=arrays.classes)
 
         return Source(hashlib.sha256(stamp.encode()).hexdigest(), decode)

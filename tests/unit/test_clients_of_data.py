@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import robustfl
-from robustfl.data import Digits, Npz, data_root
+from robustfl.data import Digits, Npz, Resized, data_root
 from robustfl.data.partitions import Natural, long_tailed, proportional_tests
 from robustfl.errors import Refused, UsageError
 from robustfl.records import WORST_CLIENT
@@ -65,6 +65,13 @@ def test_a_limit_takes_the_clients_along(tmp_path):
     known = {image.tobytes(): int(owner) for image, owner in zip(whole.train_x, whole.train_client, strict=True)}
     assert part.train_client.tolist() == [known[image.tobytes()] for image in part.train_x]
     assert len(part.test_client) == 5
+
+
+def test_resized_images_are_the_same_clients(tmp_path):
+    whole = archive(tmp_path).load(tmp_path)
+    wide = Resized(dataset=f"npz:{tmp_path}/mine.npz", size=6, channels=1).load(tmp_path)
+    assert np.array_equal(wide.train_client, whole.train_client)
+    assert np.array_equal(wide.test_client, whole.test_client)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +154,7 @@ def test_means_and_the_worst_client_are_recorded_and_ranked(tmp_path, monkeypatc
     monkeypatch.setenv("ROBUSTFL_DATA", str(tmp_path))
     record = robustfl.run(cell(archive(tmp_path), tests="own").model_dump(), on_note=print)
     found = record.metrics
+    assert record.certificates["data_clients"] == [0, 1, 2]
     assert found.per_user["sa"] == [0.0, 1.0, 1.0]  # the labels of ann's test images are wrong
     assert found.sa == pytest.approx(2 / 3)
     assert found.groups["worst client"]["sa"] == 0.0
