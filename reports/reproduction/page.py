@@ -101,6 +101,8 @@ class Entry:
         parts = [f"{done} of {planned} cells have run"]
         parts += [f"{count} of them on {device}" for device, count in sorted(evidence.elsewhere.items())]
         parts += [f"{_hours(evidence.seconds)} of computing"] if evidence.seconds else []
+        left = (planned - done) * scale.seconds if scale is not None else 0
+        parts += [f"about {_hours(left)} left on one core"] if left else []
         missing = done < planned and (evidence.lacking or (scale.needs if scale is not None else ""))
         return ", ".join(parts) + (f"; missing: {missing}" if missing else "") + "."
 
