@@ -17,7 +17,7 @@ from .opt_foe import OptFOE
 from .poisonedfl import PoisonedFL
 from .poisoning import DirtyLabels, LabelFlip
 from .rop import ROP
-from .wrapping import ModelReplacement, Neurotoxin, Partial, Timed
+from .wrapping import AlterMin, ModelReplacement, Neurotoxin, Partial, Timed
 
 __all__ = [
     "ALIE",
@@ -26,6 +26,7 @@ __all__ = [
     "HIDRA",
     "IPM",
     "ROP",
+    "AlterMin",
     "BadNets",
     "Blended",
     "ClippedClusteringAdaptive",

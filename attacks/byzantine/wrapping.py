@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -17,7 +18,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import create, describe, register
 
-from .sight import own_rows
+from .sight import own_rows, unit
 
 
 class Wrapper(Attack):
@@ -38,6 +39,10 @@ class Wrapper(Attack):
     @property
     def target(self) -> int | None:
         return self.inner.target
+
+    def in_step(self, step: int, previous: Tensor | None) -> Attack:
+        inner = self.inner.in_step(step, previous)
+        return self if inner is self.inner else _with(self, inner=inner)
 
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
@@ -62,6 +67,13 @@ class Wrapper(Attack):
             who = type(self).__name__
             raise UsageError(f"{who}: attack={self.attack!r} must poison data and leave messages alone")
         self._adopt("triggers")
+
+
+def _with(attack: Attack, **values: object) -> Attack:
+    """The attack with other values of what is no parameter of it."""
+    made = copy(attack)
+    vars(made).update(values)
+    return made
 
 
 @register("partial", version=1)
@@ -274,3 +286,79 @@ class Neurotoxin(Wrapper):
             count = math.ceil(self.ratio * len(view.previous) - 1e-9)
             rows[:, view.previous.abs().topk(count).indices] = 0.0
         return rows
+
+
+@register("altermin", version=1)
+@dataclass(frozen=True)
+class AlterMin(Wrapper):
+    """The attackers alternate between a boosted local step on poisoned data and stealthy ones on their own.
+
+    Step ``s`` of a round, for ``s mod (1 + ls) = 0``, is adversarial and boosted, ``θ ← θ - η λ ∇L(poisoned batch)``;
+    the others minimise the stealth objective ``L(own batch) + ρ ‖δ - δ̄‖``, with the attacker's update so far
+    ``δ = θ - θ_t`` and ``δ̄`` what the server moved by last, which stands for the others' updates. The row is right on
+    clean data and near ordinary rows, with the target pushed through in between. Of one local step a round only the
+    boosted one is left; large ``λ`` at large rates diverges.
+
+    Args:
+        attack: the data poisoning of the adversarial steps: ``badnets(fraction=1)`` by default, or as in the paper
+            ``label-flip(source=1, target=7)``, …
+        boost: factor λ > 0 of adversarial steps; 10, the number of the paper's clients.
+        ls: stealth steps ≥ 1 after each adversarial one; 10.
+        rho: weight ρ ≥ 0 of the distance; 1e-4.
+
+    Reference: Bhagoji, Chakraborty, Mittal, Calo, Analyzing Federated Learning through an Adversarial Lens, ICML 2019,
+    arXiv:1811.12470 (alternating minimization with a distance constraint). Deviations: adversarial steps go by batches
+    that are poisoned as ``attack`` says, where the paper has one or ten chosen images; none is left out when the loss
+    is small.
+
+    >>> attack = AlterMin(ls=1, boost=5)
+    >>> gradient, moved = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])
+    >>> [attack.in_step(s, None).constrain(gradient, moved).tolist() for s in (0, 2)]
+    [[5.0, 0.0], [5.0, 0.0]]
+    """
+
+    paper: ClassVar[str] = "@bhagoji2019analyzing"
+    cost: ClassVar[str] = "fd per local step besides the data poisoning"
+    knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
+    poisons_data: ClassVar[bool] = True
+    forges: ClassVar[bool] = False
+    strength: ClassVar[str] = "boost"
+    step: ClassVar[int] = 0
+    previous: ClassVar[Tensor | None] = None
+
+    attack: str = param("badnets(fraction=1)", doc="the data poisoning of the adversarial steps")
+    boost: float = param(10.0, gt=0.0, lt=math.inf, doc="factor of adversarial steps")
+    ls: int = param(10, ge=1, doc="stealth steps after each adversarial one")
+    rho: float = param(1e-4, ge=0.0, lt=math.inf, doc="weight of the distance from the server's last step")
+
+    def __post_init__(self) -> None:
+        parameters.check(self)
+        self._adopt_poison()
+
+    @property
+    def adversarial(self) -> bool:
+        """True if this local step is one on poisoned data."""
+        return self.step % (1 + self.ls) == 0
+
+    def in_step(self, step: int, previous: Tensor | None) -> Attack:
+        return _with(super().in_step(step, previous), step=step, previous=previous)
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        del generator
+        return own_rows(view, self.name).clone()
+
+    def poison(
+        self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        if not self.adversarial:
+            return x, y
+        return self.inner.poison(x, y, classes=classes, generator=generator, attacker=attacker, round=round)
+
+    def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
+        if not self.on(round):
+            return gradient
+        if self.adversarial:
+            return self.boost * self.inner.constrain(gradient, moved, round=round)
+        away = moved if self.previous is None else moved - self.previous
+        return gradient + self.rho * unit(away)

@@ -149,6 +149,14 @@ class Attack(Method):
         """True if the attackers attack in this round; False where they send what they honestly compute."""
         return self.inner is None or self.inner.on(round)
 
+    def in_step(self, step: int, previous: Tensor | None) -> Attack:
+        """The attack as it poisons data and constrains gradients in a local ``step`` of a round, from 0.
+
+        ``previous [d]`` is how the server moved the model last (``None``: nobody knows). Itself unless steps differ.
+        """
+        del step, previous
+        return self
+
     @property
     def sees_own(self) -> bool:
         """True if the attackers see what they would have sent honestly: all who see nobody else's rows do."""

@@ -195,10 +195,13 @@ class Clients:
         data, here = self.experiment.train, index.to(self.experiment.device)
         return data.pixels(here, dtype=self._dtype), data.labels(here)
 
-    def _poison(self, k: int, x: Tensor, y: Tensor, draws: torch.Generator, round: int) -> tuple[Tensor, Tensor]:
-        """Pixels and labels as attacker ``k`` poisons them."""
+    def _poison(
+        self, k: int, x: Tensor, y: Tensor, draws: torch.Generator, round: int, step: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Pixels and labels as attacker ``k`` poisons them in a local step of a round."""
         e, place = self.experiment, self._places[k]
-        made = e.attack.poison(x, y, classes=e.classes, generator=draws, attacker=place, round=round)
+        attack = e.attack.in_step(step, None)
+        made = attack.poison(x, y, classes=e.classes, generator=draws, attacker=place, round=round)
         images, labels = pair(made, "images, labels", e.attack, "poison()")
         return received(images, x, e.attack, "poison()"), received(labels, y, e.attack, "poison()")
 
@@ -218,7 +221,7 @@ class Clients:
             if e.augment is not None:
                 xs[at] = e.augment(xs[at], self._stream("augment", k, round, step))
             if self.poisons(k):
-                xs[at], ys[at] = self._poison(k, xs[at], ys[at], self._stream("poison", k, round, step), round)
+                xs[at], ys[at] = self._poison(k, xs[at], ys[at], self._stream("poison", k, round, step), round, step)
         return torch.cat(xs), torch.cat(ys)
 
     def layout_of_batch(self, x: Tensor) -> Tensor:

@@ -56,6 +56,7 @@ class Round:
     """The round as clients are given it: the model ``received [d]`` with what the server sent beside it.
 
     ``reducer``: the first local step is taken in lock-step; its gradients are then ``first``, as updates ``[n d]``.
+    ``previous [d]`` is how the server moved its model last, as attackers who poison data may know.
     """
 
     number: int
@@ -65,6 +66,7 @@ class Round:
     personal: Personal | None = None
     reducer: Reducer | None = None
     first: Messages | None = None
+    previous: Tensor | None = None
 
 
 def train_locally(
@@ -236,7 +238,7 @@ class LocalTrainer:
 
     def __init__(self, clients: Clients, ids: tuple[int, ...], given: Round, start: Tensor, rows: Tensor) -> None:
         self._clients, self._e, self._ids, self._round = clients, clients.experiment, ids, given.number
-        self._start, self._step, self._at = start, 0, -1
+        self._start, self._step, self._at, self._previous = start, 0, -1, given.previous
         self._rows: Tensor | None = rows if rows.shape == start.shape else None
         self._first: tuple[Tensor, Tensor] | None = None
         self._replays = clients.repeats(ids[0])
@@ -389,7 +391,7 @@ class LocalTrainer:
     def _constrained(self, gradients: Tensor, at: Tensor) -> Tensor:
         for place in [place for place, k in enumerate(self._ids) if self._clients.poisons(k)]:
             moved = at[place] - self._start[place]
-            attack, gradient = self._e.attack, gradients[place].clone()
+            attack, gradient = self._e.attack.in_step(self._step - 1, self._previous), gradients[place].clone()
             made = attack.constrain(gradient, moved, round=self._round)
             gradients[place] = received(made, gradient, attack, "constrain()")
         return gradients

@@ -124,7 +124,7 @@ class _Loop:
         server = self._step(state, who, stack, aggregate, context)
         statistics, known = self._merge(state, who, seen, context, facts if measured else None)
         smallest = self._settled(state, seen, statistics)
-        previous = aggregate.clone() if self._e.attack.forges else None
+        previous = aggregate.clone() if self._e.attack.forges or self._e.attack.poisons_data else None
         new = replace(
             state, round=state.round + 1, statistics=statistics, memory=memory, defense=dict(result.state),
             server=server, attack=attack | known, previous=previous, smallest_variance=smallest,
@@ -161,7 +161,8 @@ class _Loop:
         frozen = e.norm.frozen(t, e.settings.rounds)
         together = e.lockstep and not frozen
         reducer = self.channel.reducer(who.ids, who.h, who.f, state) if together else None
-        given = Round(t, received, frozen, state.server, state.personal, reducer)
+        previous = self._moved(state) if e.attack.poisons_data else None
+        given = Round(t, received, frozen, state.server, state.personal, reducer, previous=previous)
         lends = memory is not None and seats is None
         messages = train_locally(self._clients, here, given, memory, out=rows[: len(here)], lends=lends)
         kept = state.memory
@@ -171,6 +172,13 @@ class _Loop:
             kept[seats] = memory.to(kept.device)
         stack, messages = self._exchange.stack(rows, messages, computing, who.h, len(who.ids), state.personal)
         return stack, messages if passed is None else replace(messages, reports=passed), kept
+
+    def _moved(self, state: State) -> Tensor | None:
+        """How the last aggregate moved the model ``[d]``, by a server without a state of its own."""
+        if state.previous is None:
+            return None
+        e, zero = self._e, torch.zeros_like(state.theta)
+        return e.algorithm.server(zero, e.privacy.whole(state.previous, e.layout.d), e.lr(state.round - 1))
 
     def _room(self, state: State, ids: list[int], n: int) -> tuple[Tensor, Tensor | None, list[int] | None]:
         """Rows ``[n d']`` for the messages, the memories of the computing clients, and where to write them back.

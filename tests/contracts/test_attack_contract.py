@@ -36,7 +36,17 @@ SPECS = [
 ]
 OWN_IDEAS = {"none", "inf", "nan", "zero", "random"}  # nothing to cite
 NOT_ON_ARXIV = {"min-max": "NDSS 2021", "min-sum": "NDSS 2021", "opt": "NDSS 2021", "dba": "ICLR 2020"}
-POISONERS = {"label-flip", "dirty-labels", "badnets", "blended", "dba", "edge-case", "model-replacement", "neurotoxin"}
+POISONERS = {
+    "altermin",
+    "label-flip",
+    "dirty-labels",
+    "badnets",
+    "blended",
+    "dba",
+    "edge-case",
+    "model-replacement",
+    "neurotoxin",
+}
 # Rows that could be honest ones: what harm they do is another matter than their distance to the mean.
 INCONSPICUOUS = {"mimic", "neurotoxin", "lazy", "none"}
 

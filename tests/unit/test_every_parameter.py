@@ -48,6 +48,7 @@ N_ENTRIES, SHAPES = 40, ((4, 8), (4,), (4,))
 BASE: dict[tuple[str, str], dict[str, Any]] = {
     ("attack", "poisonedfl"): {"period": 1, "scale": 1.0},
     ("attack", "opt"): {"evals": 10},
+    ("attack", "altermin"): {"ls": 2},
     ("defense", "auror"): {"alpha": 2.0, "tau": 0.3},
     ("defense", "centered-clipping"): {"tau": 0.5},
     ("defense", "deepsight"): {"inputs": 30},
@@ -244,9 +245,10 @@ def of_attack(attack: Method) -> Values:
             found.append(sent.rows)
     x, y = torch.rand(8, 3, 12, 12, generator=draws(3), dtype=torch.float64), torch.arange(8) % 5
     for r in range(3):
+        own = attack.in_step(r, rows(1, r + 2)[0])
         for k in range(4):
-            found += attack.poison(x, y, classes=6, generator=draws(r + 9), attacker=k, round=r)
-        found.append(attack.constrain(rows(1, r)[0], rows(1, r + 1)[0], round=r))
+            found += own.poison(x, y, classes=6, generator=draws(r + 9), attacker=k, round=r)
+        found.append(own.constrain(rows(1, r)[0], rows(1, r + 1)[0], round=r))
     return (*found, attack.trigger(x))
 
 

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
 import robustfl
+from robustfl.attacks.byzantine import AlterMin
 from robustfl.contracts import Aggregated, Context
 from robustfl.defenses.aggregators.flare import discrepancies
 from robustfl.engine import local_training, train
@@ -22,6 +23,12 @@ from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import refusal
+from robustfl.scenarios.noop_settings import cell_warnings
+
+SMALL: dict[str, Any] = {
+    "dataset": "digits(limit=300, test_limit=50)", "model": "digits-cnn(hidden=8)", "norm": "gn", "clients": 3,
+    "rounds": 1, "batch": 16, "dtype": "float64", "evasions": [], "schedule": {"kind": "constant", "lr": 1.0},
+}  # fmt: skip
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -191,17 +198,49 @@ def test_blended_mixes_one_pattern_into_a_share_of_the_batch() -> None:
     assert float((other.trigger(x) - attack.trigger(x)).abs().mean()) > 0.05
 
 
-# --- DP-SGD ----------------------------------------------------------------------------------------------------------
+# --- AlterMin --------------------------------------------------------------------------------------------------------
 
-DP: dict[str, Any] = {
-    "dataset": "digits(limit=300, test_limit=50)", "model": "digits-cnn(hidden=8)", "norm": "gn", "clients": 3,
-    "rounds": 1, "batch": 16, "dtype": "float64", "evasions": [], "schedule": {"kind": "constant", "lr": 1.0},
-}  # fmt: skip
+
+def test_altermin_alternates_boosted_poisoned_steps_with_steps_near_the_servers_last() -> None:
+    attack = robustfl.attack("altermin(attack=badnets(fraction=1, target=3), boost=4, ls=2, rho=5)")
+    gradient, moved, last = (torch.tensor(v) for v in ([1.0, 2.0], [3.0, 6.0], [0.0, 2.0]))
+    made = [attack.in_step(s, last).constrain(gradient, moved).tolist() for s in range(4)]
+    assert made == [[4, 8], [4, 6], [4, 6], [4, 8]]
+    assert attack.in_step(1, None).constrain(gradient, torch.tensor([0.0, 9.0])).tolist() == [1, 7]
+    x, y = torch.zeros(2, 1, 5, 5), torch.tensor([1, 2])
+    labels = [attack.in_step(s, None).poison(x, y, classes=4, generator=stream(0))[1].tolist() for s in range(4)]
+    assert labels == [[3, 3], [1, 2], [1, 2], [3, 3]]
+    wrapped = robustfl.attack("timed", attack="altermin(boost=4, ls=2)", start=1)
+    steps = [wrapped.in_step(s, None) for s in (0, 1)]
+    assert [a.constrain(gradient, moved, round=r).tolist() for a in steps for r in (0, 1)][:2] == [[1, 2], [4, 8]]
+    assert float(steps[1].constrain(gradient, moved, round=1)[0]) == pytest.approx(1, abs=1e-3)
+
+
+def test_attackers_know_the_local_step_and_how_the_server_moved_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, torch.Tensor | None]] = []
+
+    def constrain(self: AlterMin, gradient: torch.Tensor, moved: torch.Tensor, *, round: int = 0) -> torch.Tensor:
+        seen.append((round, self.step, self.previous))
+        return gradient
+
+    monkeypatch.setattr(AlterMin, "constrain", constrain)
+    settings = {"attack": "altermin(ls=1)", "f": 1, "algorithm": "fedavg(local_steps=3)", "rounds": 2}
+    built = build(Cell.of({**SMALL, **settings}))
+    before = built.experiment.flat.clone()
+    first, _ = [record.state.theta.clone() for record in train(built.experiment)]
+    assert [(r, s) for r, s, _ in seen] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert all(previous is None for r, _, previous in seen if r == 0)
+    torch.testing.assert_close(seen[-1][2], first - before)
+    words = cell_warnings([Cell.of({**SMALL, **settings, "algorithm": "dsgd"})])
+    assert any("of one local step a round only the boosted one is left" in line for line in words)
+
+
+# --- DP-SGD ----------------------------------------------------------------------------------------------------------
 
 
 def moved(**settings: Any) -> tuple[torch.Tensor, Built]:
     """How far the model of one round moved, and what it was trained with."""
-    built = build(Cell.of({**DP, **settings}))
+    built = build(Cell.of({**SMALL, **settings}))
     before = built.experiment.flat.clone()
     return [record.state.theta.clone() for record in train(built.experiment)][-1] - before, built
 
@@ -209,7 +248,7 @@ def moved(**settings: Any) -> tuple[torch.Tensor, Built]:
 @pytest.mark.parametrize("clip", [0.3, 1.5, 1e6])
 def test_dp_dsgd_sends_the_mean_of_gradients_that_are_clipped_one_by_one(clip: float) -> None:
     found, _ = moved(algorithm=f"dp-dsgd(momentum=0, noise_multiplier=0, clip_norm={clip})", clients=1)
-    e = build(Cell.of({**DP, "clients": 1})).experiment
+    e = build(Cell.of({**SMALL, "clients": 1})).experiment
     index = Clients(e, print)._batches.indices(0, 0)
     x, y = e.train.pixels(index, dtype=torch.float64), e.train.labels(index)
     parameters = dict(e.model.named_parameters())
@@ -258,11 +297,11 @@ def test_examples_are_clipped_alone_with_dropout_and_in_parts(monkeypatch: pytes
 
 @pytest.mark.parametrize("norm", ["naive-bn", "fbn", "hbn", "dual-bn", "centralised-bn", "singlenet", "fedtan"])
 def test_norms_that_mix_examples_are_refused(norm: str) -> None:
-    reason = refusal(Cell.of({**DP, "norm": norm, "algorithm": "dp-dsgd"}))
+    reason = refusal(Cell.of({**SMALL, "norm": norm, "algorithm": "dp-dsgd"}))
     assert reason is not None
     assert reason.startswith(
         f"dp-dsgd clips the gradient of every example, and with norm={norm} it depends on the others"
     )
     for fit in ("none", "gn", "ln", "fedwon", "fedfn"):
-        assert refusal(Cell.of({**DP, "norm": fit, "algorithm": "local-dp"})) is None
-    assert "which objective=at does not" in str(refusal(Cell.of({**DP, "objective": "at", "algorithm": "local-dp"})))
+        assert refusal(Cell.of({**SMALL, "norm": fit, "algorithm": "local-dp"})) is None
+    assert "which objective=at does not" in str(refusal(Cell.of({**SMALL, "objective": "at", "algorithm": "local-dp"})))
