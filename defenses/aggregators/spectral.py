@@ -26,15 +26,14 @@ _LARGE = 1e100
 Array = NDArray[np.float64]
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def leading(products: Array, weights: Array, slack: Array) -> tuple[float, Array, Array]:
+def leading(products: Array, weights: Array, slack: Array, *, judged: bool = True) -> tuple[float, Array, Array]:
     """``(λ, τ [n], slack of τ)`` for rows with inner products ``[n n]``, weights ``[n]`` and ``slack`` of distances.
 
     ``λ`` is the greatest eigenvalue of the weighted covariance and ``τ_i = (u·(x_i - μ))²`` along its unit eigenvector
     ``u``. An eigenvalue that several directions share, up to rounding, has no eigenvector of its own: ``τ`` is then the
     mean over them, which does not depend on the basis an eigenvalue problem happens to return. Rows that are equal but
-    for rounding have ``τ = 0``. Arrays are NumPy's: filters ask thousands of times of few numbers, where torch's calls
-    took three times as long (``caf``, 10 rows).
+    for rounding have ``τ = 0``. Its slack is 0 unless it is to be ``judged``. Arrays are NumPy's: filters ask thousands
+    of times of few numbers, where torch's calls took three times as long (``caf``, 10 rows).
     """
     mean = products @ weights
     about = products - mean[:, None] - mean[None, :] + weights @ mean
@@ -49,7 +48,10 @@ def leading(products: Array, weights: Array, slack: Array) -> tuple[float, Array
     # In units that keep squares of the longest rows finite.
     unit = value if value > _LARGE else 1.0
     along = about @ (root[:, None] * vectors[:, equal]) / unit
-    share = np.mean(np.square(along) / np.maximum(values[equal] / unit, value / unit * _EQUAL), axis=1) * unit
+    shares = np.square(along) / np.maximum(values[equal] / unit, value / unit * _EQUAL)
+    share = (shares[:, 0] if shares.shape[1] == 1 else np.mean(shares, axis=1)) * unit
+    if not judged:
+        return value, share, np.zeros_like(weights)
     below = values[~equal]
     gap = value - (float(below[-1]) if len(below) else 0.0)
     # To first order an eigenvector turns by error over gap, and so do the lengths along it.
@@ -119,7 +121,8 @@ class DivideAndConquer(MixedRule):
 def _sticking_out(products: Tensor, slack: Tensor, drop: int) -> Tensor:
     """The ``drop`` rows of largest squared projection on the top singular vector of the centred rows; see ``ties``."""
     n = len(products)
-    _, share, off = leading(products.numpy(), np.full(n, 1 / n), slack.numpy())
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, share, off = leading(products.numpy(), np.full(n, 1 / n), slack.numpy())
     return largest(torch.from_numpy(share), drop, torch.from_numpy(off))
 
 
@@ -163,6 +166,7 @@ class CovarianceFilter(MajorityRule):
             c = c * (1 - away / away.max())
         return min(met, key=lambda one: one[0])[1]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
         del context
         n = rows.count
@@ -172,7 +176,7 @@ class CovarianceFilter(MajorityRule):
         while (left := c.sum()) > n - 2 * f + _ROUNDED:
             steps += 1
             weights = c / left
-            value, excess, _ = leading(products, weights, slack)
+            value, excess, _ = leading(products, weights, slack, judged=False)
             if value < least * (1 - _EQUAL):
                 share, least = weights, value
             judged = excess if steps <= self.max_steps else excess[c > 0]
