@@ -236,7 +236,10 @@ class ClientProduct(torch.autograd.Function):
 
 @layer_kind(nn.Linear)
 class Product(LayerKind):
-    """``nn.Linear``; own weights make it one batched product."""
+    """``nn.Linear``; own weights make it one batched product.
+
+    A layer that serves several vectors of a sample, as in a transformer, may say how many in ``positions``.
+    """
 
     def forward(self, layer: nn.Linear, x: Tensor, weights: Rows) -> Tensor:
         del layer
@@ -255,7 +258,7 @@ class Product(LayerKind):
 
     def width(self, layer: nn.Linear, pixels: int) -> int:
         del pixels
-        return layer.out_features
+        return layer.out_features * int(getattr(layer, "positions", 1))
 
 
 # --- torch's other layers --------------------------------------------------------------------------------------------

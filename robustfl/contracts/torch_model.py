@@ -76,6 +76,7 @@ class TorchModel(Model):
 
     def _check_logits(self, network: nn.Module, shape: tuple[int, int, int], classes: int) -> None:
         modes = {module: module.training for module in network.modules()}
+        hooks = [m.register_forward_hook(_note_positions) for m in modes if isinstance(m, nn.Linear)]
         like = next(network.parameters(), torch.empty(0))
         try:
             with torch.no_grad():
@@ -87,12 +88,21 @@ class TorchModel(Model):
         finally:
             for module, training in modes.items():
                 module.training = training
+            for hook in hooks:
+                hook.remove()
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         if found != (2, classes):
             hint = "" if "classes" in self._receives.values() else "; a parameter num_classes receives their number"
             raise Refused(
                 f"model {self.name!r} returns {found} for 2 images {shape}; logits (2, {classes}) are expected{hint}"
             )
+
+
+def _note_positions(layer: nn.Module, inputs: object, made: Tensor) -> None:
+    """Note how many vectors of a sample a linear layer serves, for the engine's estimate of memory."""
+    del inputs
+    if made.dim() > 2:
+        vars(layer)["positions"] = made[0].numel() // made.shape[-1]
 
 
 def with_norm(network: nn.Module, norm: Norm) -> None:

@@ -47,7 +47,7 @@ class _Patches(nn.Module):
 class _Block(nn.Module):
     """``x + A(LN(x))``, then ``x + M(LN(x))``: multi-head attention, and two linear layers with a GELU between."""
 
-    def __init__(self, width: int, heads: int, hidden: int) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, tokens: int) -> None:
         super().__init__()
         self.heads = heads
         self.norm1 = nn.LayerNorm(width)
@@ -55,6 +55,9 @@ class _Block(nn.Module):
         self.out = nn.Linear(width, width)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                vars(layer)["positions"] = tokens
 
     def forward(self, x: Tensor) -> Tensor:
         b, tokens, width = x.shape
@@ -110,6 +113,6 @@ class Vit(Model):
         if height % self.patch or width % self.patch:
             raise Refused(f"vit: images of {height}×{width} pixels are no multiple of patch={self.patch}")
         grid, hidden = (height // self.patch, width // self.patch), math.ceil(self.mlp * self.width)
-        blocks = [_Block(self.width, self.heads, hidden) for _ in range(self.depth)]
+        blocks = [_Block(self.width, self.heads, hidden, math.prod(grid)) for _ in range(self.depth)]
         patches = _Patches(channels, self.patch, self.width, grid)
         return Network(patches, *blocks, nn.LayerNorm(self.width), _Mean(), nn.Linear(self.width, classes))

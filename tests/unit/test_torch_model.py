@@ -14,6 +14,8 @@ import robustfl
 from robustfl import registry
 from robustfl.contracts.torch_model import torch_model
 from robustfl.errors import Refused, UsageError
+from robustfl.layer_kinds import kind_of
+from robustfl.models import Vit
 from robustfl.randomness import stream
 from robustfl.registry import create, entries, register
 from robustfl.scenarios import Cell
@@ -94,6 +96,19 @@ def test_it_pickles_and_its_parameters_are_in_the_key():
     assert known["params"] == {"width": 6, "pool": 2}
     assert known["origin"]
     assert [e.cls.__doc__ for e in entries("model") if e.name == "plain-net"] == [PlainNet.__doc__]
+
+
+def test_the_vectors_that_a_linear_layer_serves_count_in_the_memory_of_a_pass():
+    made = Vit(patch=2, width=8, heads=2, depth=1).build(robustfl.norm("none"), shape=(1, 8, 8), classes=3)
+    register("tokens")(lambda num_classes: nn.Sequential(nn.Flatten(2), nn.Linear(64, 5), Mean(), nn.Linear(5, 3)))
+    plain = create("model", "tokens").build(robustfl.norm("none"), shape=(4, 8, 8), classes=3)
+    widths = [[kind_of(m).width(m, 64) for m in net.modules() if isinstance(m, nn.Linear)] for net in (made, plain)]
+    assert widths == [[16 * 24, 16 * 8, 16 * 32, 16 * 8, 3], [4 * 5, 3]]
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
 
 
 def fixed(width=3):
