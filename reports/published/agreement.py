@@ -17,7 +17,7 @@ LOSS = 10.0
 """How much more than an accuracy a loss may differ, of itself: one point of accuracy is about a tenth of a loss."""
 _LOSS = re.compile(r"(round \d+ )?loss")
 _EQUAL = re.compile(r"samples|evaluation")
-_ACCURACY = re.compile(r"sa|ra .+|ra_worst|asr|groups .+|round \d+ (sa|ra)|certificates forgetting (\d+ )?mean")
+_ACCURACY = re.compile(r"sa|ra .+|ra_worst|asr|groups .+|round \d+ (sa|ra)|certificates forgetting (\d+ )?(mean|own)")
 _SEED = re.compile(r"(label_counts|certificates byzantine)\b.*")  # what follows from the seed alone, on any machine
 
 Difference = tuple[str, Any, Any]

@@ -48,9 +48,10 @@ class Environment(Published):
 
 
 class Forgetting(Published):
-    """The mean accuracy that clients forgot in one round."""
+    """The mean accuracy that clients forgot in one round, and what their models have more of it on their own data."""
 
     mean: Annotated[float, Field(ge=-1, le=1)] | Literal["nan"]
+    own: Annotated[float, Field(ge=-1, le=1)] | Literal["nan"] | None = None
 
 
 class Certificates(Published):

@@ -26,6 +26,7 @@ from .board import (
     TOLERANCE,
     Board,
     Certificates,
+    Forgetting,
     carried,
     derived_labels,
     described_cells,
@@ -233,5 +234,7 @@ def _metrics(metrics: Metrics) -> Metrics:
 
 def _forgetting(record: CellResult) -> dict[str, Any]:
     """The means of forgetting, without the matrices over clients."""
-    means = {r: {"mean": mean} for r, mean in forgotten(record.certificates.get("forgetting")).items()}
+    certificate = record.certificates.get("forgetting")
+    rounds = {r: certificate[r] if r else certificate for r in forgotten(certificate)}
+    means = {r: {name: found[name] for name in Forgetting.model_fields if name in found} for r, found in rounds.items()}
     return {"forgetting": means.get("", means)} if means else {}

@@ -234,7 +234,8 @@ def _measure(statement: Statement, evidence: Evidence, compute: Callable[[Statem
         words = f"{evidence.stale} stored cells are of another preset, method version or data set"
         return replace(found, verdict="stale", reason=words)
     failed = next((why.splitlines()[0] for k in found.keys if (why := evidence.records[k].reason)), "")
-    return replace(found, verdict="not run", reason=failed or evidence.lacking or "its cells have not run")
+    missing = "its records lack this number" if found.keys and not statement.best else "its cells have not run"
+    return replace(found, verdict="not run", reason=failed or evidence.lacking or missing)
 
 
 def _side(statement: Statement, selector: Selector, metric: str, statistic: str, evidence: Evidence) -> Side:

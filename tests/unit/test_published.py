@@ -47,14 +47,17 @@ def test_an_honest_board_reads_back_as_its_records_with_nothing_wrong(tmp_path: 
     assert back[records[2].key].reason == "krum: f=4"
 
 
+@pytest.mark.parametrize("own", [{}, {"own": 0.5}], ids=["of an older record", "of today's"])
 @pytest.mark.parametrize("rounds", [("",), ("1", "30")])
-def test_mean_forgetting_is_published_without_its_matrices(tmp_path: Path, rounds: tuple[str, ...]) -> None:
-    measured = {r: {"mean": 0.25, "matrix": [[0.25]], "clients": [0]} for r in rounds}
+def test_mean_forgetting_is_published_without_its_matrices(
+    tmp_path: Path, rounds: tuple[str, ...], own: dict[str, float]
+) -> None:
+    measured = {r: {"mean": 0.25, **own, "matrix": [[0.25]], "clients": [0]} for r in rounds}
     told = {"forgetting": measured.get("", measured)}
     made = real(seed=0, forgetting=True if rounds == ("",) else [int(r) for r in rounds])
     labels = made.labels if rounds == ("",) else {**made.labels, "forgetting": " ".join(rounds)}
     board, wrong = read_board(written(tmp_path, made.model_copy(update={"certificates": told, "labels": labels})))
-    means = {r: {"mean": 0.25} for r in rounds}
+    means = {r: {"mean": 0.25, **own} for r in rounds}
     assert wrong == []
     assert board.records()[0].certificates["forgetting"] == means.get("", means)
 

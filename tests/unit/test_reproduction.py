@@ -123,7 +123,7 @@ def could_measure(cell: Cell, metric: str) -> bool:
         groups |= {"branch clean", "branch min"} if cell.branch == "both" else set()
         return group in groups and (name == "sa" or any(e.startswith(name) for e in cell.evasions))
     if kind == "certificate":
-        return rest in {f"forgetting.{round}.mean" for round in cell.forgetting_rounds}
+        return rest in {f"forgetting.{round}.{name}" for round in cell.forgetting_rounds for name in ("mean", "own")}
     return kind in ("sa", "loss")
 
 
@@ -426,8 +426,8 @@ def numbers(metric: str, value: float) -> dict[str, Any]:
     """What a record needs so that its ``metric`` has this value, whatever statistic is read."""
     kind, _, rest = metric.partition(":")
     if kind == "certificate":
-        _, number, _ = rest.split(".")
-        return {"certificates": {"forgetting": {number: {"mean": value}}}}
+        _, number, name = rest.split(".")
+        return {"certificates": {"forgetting": {number: {name: value}}}}
     if kind == "group":
         group, _, name = rest.rpartition(":")
         return {"groups": {group: {name: value}}}

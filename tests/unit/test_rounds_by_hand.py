@@ -287,6 +287,7 @@ def test_data_of_nobody_is_not_forgotten() -> None:
     close(found.by_dataset[::2], [0.375, 0.375])
     assert math.isnan(found.by_dataset[1])
     close(found.mean, 1 / 3)
+    close(found.own, 1.0 - 0.25)
 
 
 HIDDEN_HAND, CLIENTS, BATCH_HAND, ROUNDS, STEPS_HAND, EPS_HAND = 12, 6, 16, 3, 2, 0.1
