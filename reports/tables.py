@@ -23,7 +23,7 @@ from .columns import COSTS, INTERVALS, Column, Formatted, columns, formatted, pr
 from .paired import METHOD, compare, words_below
 from .store import write_atomic
 from .table_cell import CONFIDENCE, MIN_SEEDS, TableCell
-from .terminal import terminal
+from .terminal import attacks_left_out, by_harm, terminal
 
 SCHEMA = 2
 
@@ -188,30 +188,36 @@ _GAP = 4
 """Points on either side of a column."""
 _PAGE = 504
 """Points of a page's width, 7 inches."""
-_SIZES = {"small": 4.2, "footnotesize": 3.7, "scriptsize": 3.3}
+_SIZES = {"small": 4.5, "footnotesize": 4.1, "scriptsize": 3.8}
 """Points of a letter on average, by size."""
 
 
 def _fitting(board: Board) -> tuple[str, Callable[[Section], list[Column]], str]:
     """The size of letters, the columns of every LaTeX table that fit a page, and what is left out in words.
 
-    Costs go first, unless they were asked for, then the intervals of single attacks.
+    Costs go first, unless they were asked for, then the intervals of single attacks, then the mildest attacks.
     """
-    asked = bool(board.display.columns)
-    steps = [(costs, spreads) for costs, spreads in ((True, True), (asked, True), (asked, False))]
+    asked, chosen = bool(board.display.columns), printed(board)
+    order = [i for i in by_harm(board, board.rows) if board.attacks[i] in chosen]
+    steps = [(costs, spreads, order) for costs, spreads in ((True, True), (asked, True), (asked, False))]
+    steps += [(asked, False, order[:count]) for count in range(len(order) - 1, 0, -1)]
 
-    def kept(section: Section, costs: bool, spreads: bool) -> list[Column]:
-        return [c for c in columns(board, section, spreads=spreads) if costs or c.kind != "cost"]
+    def kept(section: Section, costs: bool, spreads: bool, attacks: Sequence[int]) -> list[Column]:
+        found = columns(board, section, spreads=spreads)
+        return [c for c in found if (costs or c.kind != "cost") and (c.kind != "attack" or c.attack in attacks)]
 
-    def fits(step: tuple[bool, bool], letter: float) -> bool:
+    def fits(size: str, step: tuple[bool, bool, list[int]]) -> bool:
         found = [kept(section, *step) for section in board.sections]
-        return all(_letters(each) * letter + 2 * _GAP * len(each) <= _PAGE for each in found)
+        return all(_letters(each) * _SIZES[size] + 2 * _GAP * len(each) <= _PAGE for each in found)
 
-    tried = [(size, step) for step in steps for size in list(_SIZES)[: 3 if step is steps[-1] else 2]]
-    size, step = next((one for one in tried if fits(one[1], _SIZES[one[0]])), tried[-1])
-    gone = ["costs"] * (not step[0] and not {*COSTS}.isdisjoint(printed(board)))
+    sizes = [*_SIZES]
+    tried = ((size, step) for i, step in enumerate(steps) for size in sizes[2 * (i > 2) : 2 + (i > 1)])
+    size, step = next((one for one in tried if fits(*one)), (sizes[-1], steps[-1]))
+    gone = ["costs"] * (not step[0] and not {*COSTS}.isdisjoint(chosen))
     gone += [INTERVALS] * (not step[1] and any(place.spread() for row in board.rows for place in row.cells))
-    words = f"Left out for lack of width: {' and '.join(gone)} (leaderboard.csv)." if gone else ""
+    missing = [board.attacks[i] for i in sorted({*order} - {*step[2]})]
+    gone += [attacks_left_out(board, missing)] if missing else []
+    words = f"Left out for lack of width: {'; '.join(gone)} (leaderboard.csv)." if gone else ""
     return size, lambda section: kept(section, *step), words
 
 

@@ -125,11 +125,7 @@ class _Tables:
         if not detail.spreads and any(e.spread() for r in board.rows for e in r.cells):
             gone.append(INTERVALS)
         missing = [a for i, a in enumerate(board.attacks) if i not in detail.attacks and a in chosen]
-        if missing:
-            gone.append(
-                f"{len(missing)} of {len(board.attacks)} attacks, the mildest first, which the worst case counts: "
-                f"{', '.join(missing)}"
-            )
+        gone += [attacks_left_out(board, missing)] if missing else []
         if not gone:
             return ""
         return f"Left out for lack of width: {'; '.join(gone)}.{f' All of it: {self.full}.' if self.full else ''}"
@@ -193,6 +189,14 @@ def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
         return board.attacks[i] != NO_ATTACK, board.attacks[i] != TITLE, -worst[i], mean, i
 
     return tuple(sorted(range(len(board.attacks)), key=harm))
+
+
+def attacks_left_out(board: Board, missing: Sequence[str]) -> str:
+    """The attacks that a table has no room for, in words."""
+    return (
+        f"{len(missing)} of {len(board.attacks)} attacks, the mildest first, which the worst case counts: "
+        f"{', '.join(missing)}"
+    )
 
 
 def _known(board: Board, row: Row) -> dict[int, float]:

@@ -319,7 +319,7 @@ def test_names_come_from_a_toml_file(tmp_path: Path) -> None:
         read_names(tmp_path / "none.toml")
 
 
-def test_a_latex_table_leaves_out_costs_and_then_intervals_before_it_is_wider_than_a_page() -> None:
+def test_a_latex_table_leaves_out_costs_then_intervals_then_attacks_before_it_is_wider_than_a_page() -> None:
     def latex(attacks: int) -> tuple[str, str]:
         values = {f"attack-{i}": 0.5 for i in range(attacks)}
         rows = (record(attack=attack, sa=sa, ra={}, seed=seed) for attack, sa in values.items() for seed in range(3))
@@ -331,13 +331,16 @@ def test_a_latex_table_leaves_out_costs_and_then_intervals_before_it_is_wider_th
     assert r"\small" in text
     assert "resizebox" not in text
     assert "(50.0--50.0)" in text
-    text, line = latex(5)
+    text, line = latex(4)
     assert "s/round" not in line
-    assert "attack-4" in line
+    assert "attack-3" in line
     assert "Left out for lack of width: costs (" in text
     text, line = latex(8)
     assert "attack-7" in line
-    assert "costs and intervals or seeds of single attacks" in text
+    assert "costs; intervals or seeds of single attacks" in text
+    text, line = latex(30)
+    assert 0 < line.count("attack-") < 30
+    assert f"{30 - line.count('attack-')} of 30 attacks, the mildest first, which the worst case counts" in text
 
 
 def test_the_table_of_cells_is_written_as_its_ending_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
