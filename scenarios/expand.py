@@ -317,6 +317,14 @@ def _examples_refusal(cell: Cell, m: Methods) -> str | None:
     return None
 
 
+def _own_loss_refusal(cell: Cell, m: Methods) -> str | None:
+    if not (cell.f and m.attack.trains):
+        return None
+    if isinstance(m.norm, LockstepNorm):
+        return f"{cell.attack} follows a loss of its own, and with {cell.norm} all clients take the first step together"
+    return None
+
+
 def _defense_refusal(cell: Cell, m: Methods) -> str | None:
     here = "this cell has" if cell.participants == cell.clients else f"of {cell.clients} clients a round has"
     reason = m.defense.refusal(_present(cell), cell.f_declared, here=here)
@@ -440,8 +448,8 @@ def _users_refusal(cell: Cell, m: Methods) -> str | None:
 
 
 _CHECKS = (
-    _numbers_refusal, _finetuning_refusal, _defense_refusal, _examples_refusal, _norm_refusal, _selection_refusal,
-    _statistics_refusal, _forgetting_refusal, _objective_refusal, _users_refusal,
+    _numbers_refusal, _finetuning_refusal, _defense_refusal, _examples_refusal, _own_loss_refusal, _norm_refusal,
+    _selection_refusal, _statistics_refusal, _forgetting_refusal, _objective_refusal, _users_refusal,
 )  # fmt: skip
 
 

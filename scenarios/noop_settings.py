@@ -91,8 +91,8 @@ SETTINGS: tuple[Rule, ...] = (
     ("algorithm", lambda x: _unreached(x.s.end, x.m.algorithm), "algorithm = {algorithm!r} in {whole}: {found}"),
     ("objective", lambda x: _unreached(x.s.end, x.m.objective), "objective = {objective!r} in {whole}: {found}"),
     ("attack", lambda x: x.f and "one_batch" in x.m.algorithm.asks and _alternating(x.m.attack),
-     "attack = {attack!r} with {algorithm}: of one local step a round only the boosted one is left; ls and rho "
-     "change nothing"),
+     "attack = {attack!r} with {algorithm}: of one local step a round only its first stage is left; parameters of the "
+     "others change nothing"),
     ("attack", lambda x: x.f and _unreached(x.attacked, x.m.attack), "attack = {attack!r} in {where}: {found}"),
     ("", lambda x: _unreached(x.s.end, *x.m.defense.parts), "defense = {defense!r} in {whole}: {found}"),
     ("defense", lambda x: isinstance(x.m.norm, OneMachineNorm), "{it}: {norm} is one machine, all rows are the same"),
@@ -147,7 +147,7 @@ Without words the parameter changes nothing, and is not reported at its default.
 
 def _alternating(attack: Any) -> bool:
     """True if the attack, or one that it wraps, does something else from local step to local step."""
-    return attack is not None and (attack.name == "altermin" or _alternating(attack.inner))
+    return attack is not None and (attack.name in ("altermin", "chameleon") or _alternating(attack.inner))
 
 
 def _unreached(rounds: int, *methods: Any) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from .opt_foe import OptFOE
 from .poisonedfl import PoisonedFL
 from .poisoning import DirtyLabels, LabelFlip
 from .rop import ROP
-from .wrapping import AlterMin, ModelReplacement, Neurotoxin, Partial, Timed
+from .wrapping import AlterMin, Chameleon, ModelReplacement, Neurotoxin, Partial, Timed
 
 __all__ = [
     "ALIE",
@@ -29,6 +29,7 @@ __all__ = [
     "AlterMin",
     "BadNets",
     "Blended",
+    "Chameleon",
     "ClippedClusteringAdaptive",
     "DirtyLabels",
     "Edge",

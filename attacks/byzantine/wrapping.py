@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from robustfl import parameters
 from robustfl.contracts import Attack, Forged, Knowledge, View
@@ -362,3 +363,73 @@ class AlterMin(Wrapper):
             return self.boost * self.inner.constrain(gradient, moved, round=round)
         away = moved if self.previous is None else moved - self.previous
         return gradient + self.rho * unit(away)
+
+
+@register("chameleon", version=1)
+@dataclass(frozen=True)
+class Chameleon(Wrapper):
+    """The attackers first pull poisoned images to their target class in the representation, then train the last layer.
+
+    The first ``contrastive`` local steps of a round follow a supervised contrastive loss of representations ``z`` of
+    length one, in which anchors of the target class count ``w`` times,
+
+        L = mean_i -w_i / |P(i)| Σ_{p ∈ P(i)} log(exp(z_i·z_p / T) / Σ_{a ≠ i} exp(z_i·z_a / T))
+
+    with ``P(i) = {p ≠ i: y_p = y_i}``, the others the cross-entropy by the last layer alone. Honest updates of the
+    target class then keep poisoned images where they are, so the backdoor lasts. Anchors that are alone in their class
+    count nothing: it needs batches of several images a class, and more local steps than ``contrastive``.
+
+    Args:
+        attack: the data poisoning: ``badnets`` (default), ``dba``, ``edge-case``, ….
+        contrastive: local steps ≥ 1 on representations; 2.
+        scale_weight: weight ``w`` > 0 of anchors of the target class; 2, the source has 6 for CIFAR-10.
+        temperature: ``T`` > 0; 0.07.
+
+    Reference: Dai, Li, Chameleon: Adapting to Peer Images for Planting Durable Backdoors in Federated Learning, ICML
+    2023, arXiv:2304.12961. Deviations: both stages take the rate, momentum and number of steps of the clients'
+    algorithm, where the source has rates and epochs of its own; every batch is poisoned as ``attack`` says.
+
+    >>> attack = Chameleon(temperature=1.0)
+    >>> z, y = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 1, 2])
+    >>> round(float(attack.loss(z, torch.nn.Identity(), y)), 4)  # 2/3 log(1 + 1/e)
+    0.2088
+    """
+
+    paper: ClassVar[str] = "@dai2023chameleon"
+    cost: ClassVar[str] = "a second gradient per local step besides the data poisoning"
+    knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
+    poisons_data: ClassVar[bool] = True
+    forges: ClassVar[bool] = False
+    step: ClassVar[int] = 0
+
+    attack: str = param("badnets", doc="the data poisoning")
+    contrastive: int = param(2, ge=1, doc="local steps on representations")
+    scale_weight: float = param(2.0, gt=0.0, lt=math.inf, doc="weight of anchors of the target class")
+    temperature: float = param(0.07, gt=0.0, lt=math.inf, doc="temperature of the contrastive loss")
+
+    def __post_init__(self) -> None:
+        parameters.check(self)
+        self._adopt_poison()
+
+    @property
+    def trains(self) -> bool:
+        return True
+
+    def in_step(self, step: int, previous: Tensor | None) -> Attack:
+        return _with(super().in_step(step, previous), step=step)
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        del generator
+        return own_rows(view, self.name).clone()
+
+    def loss(self, z: Tensor, head: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        if self.step >= self.contrastive:
+            return F.cross_entropy(head(z.detach()), y)
+        unit_z = F.normalize(z, dim=1)
+        itself = torch.eye(len(y), dtype=torch.bool, device=y.device)
+        similar = (unit_z @ unit_z.T / self.temperature).masked_fill(itself, torch.finfo(z.dtype).min)
+        positive = (y[:, None] == y[None]) & ~itself
+        chance = similar.log_softmax(1).masked_fill(~positive, 0.0).sum(1) / positive.sum(1).clamp(min=1)
+        weight = torch.where(y == self.target, self.scale_weight, 1.0) if self.target is not None else 1.0
+        return -(weight * chance).mean()

@@ -158,6 +158,20 @@ class Attack(Method):
         return self
 
     @property
+    def trains(self) -> bool:
+        """True if attackers follow the gradient of a ``loss`` of their own in the place of the objective's."""
+        return self.inner is not None and self.inner.trains
+
+    def loss(self, z: Tensor, head: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        """The attackers' own loss of a batch, a number, of representations ``z [b k]`` and labels ``y [b]``.
+
+        ``head`` is the model's last layer, which makes logits ``[b c]`` of representations. Only if it ``trains``.
+        """
+        if self.inner is None:
+            raise NotImplementedError
+        return self.inner.loss(z, head, y)
+
+    @property
     def sees_own(self) -> bool:
         """True if the attackers see what they would have sent honestly: all who see nobody else's rows do."""
         return self.needs_own or self.knowledge in ("blind", "partial")

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Contrast, LocalWork, Reducer, Reports
+from robustfl.contracts import Attack, Contrast, LocalWork, Reducer, Reports
 from robustfl.engine.clients import Clients
 from robustfl.engine.experiment import Experiment
 from robustfl.engine.personal import Personal, lent
 from robustfl.engine.precision import computing
 from robustfl.engine.statistics import (
+    alone,
     begin,
     collect,
     lockstep,
@@ -30,7 +31,7 @@ from robustfl.errors import Refused
 from robustfl.gradients import Unsupported, batched, client_means, evaluating, grouped, sequential, serving
 from robustfl.layer_kinds import Sizes
 from robustfl.layout import read_statistics, write_statistics
-from robustfl.models.network import representing
+from robustfl.models.network import classifier, representing
 from robustfl.results import pair, received
 
 Lending = Callable[[Tensor], AbstractContextManager[object]]
@@ -388,10 +389,27 @@ class LocalTrainer:
                 found.append(seen[0])
         return found
 
+    def _attackers_own(self, attack: Attack, place: int, at: Tensor, out: Tensor) -> None:
+        """Write the gradient ``[1 d]`` of an attacker's own loss of its batch at its model ``at [1 d]``."""
+        e, (x, y, _) = self._e, (torch.split(part, list(self._sizes))[place] for part in self._batch)
+
+        def backward(_: int) -> Tensor:
+            with representing(e.model) as seen:
+                e.model(x)
+            loss = attack.loss(seen[0], classifier(e.model), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        masks = self._masks[place : place + 1]
+        with unseen(e.model), alone(e.model, (len(y),), masks), computing(e.model, e.settings.precision):
+            sequential(e.model, e.layout, e.flat, at, backward, out=out)
+
     def _constrained(self, gradients: Tensor, at: Tensor) -> Tensor:
         for place in [place for place, k in enumerate(self._ids) if self._clients.poisons(k)]:
-            moved = at[place] - self._start[place]
-            attack, gradient = self._e.attack.in_step(self._step - 1, self._previous), gradients[place].clone()
+            moved, attack = at[place] - self._start[place], self._e.attack.in_step(self._step - 1, self._previous)
+            if attack.trains and attack.on(self._round):
+                self._attackers_own(attack, place, at[place : place + 1], gradients[place : place + 1])
+            gradient = gradients[place].clone()
             made = attack.constrain(gradient, moved, round=self._round)
             gradients[place] = received(made, gradient, attack, "constrain()")
         return gradients

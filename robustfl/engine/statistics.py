@@ -41,6 +41,24 @@ def resize(model: nn.Module, sizes: tuple[int, ...]) -> None:
 
 
 @contextmanager
+def alone(model: nn.Module, sizes: tuple[int, ...], generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Within, batches hold the ``sizes`` samples of one of the round's clients, with its stream for dropout masks."""
+    layers = [m for m in model.modules() if isinstance(m, (NormLayer, ClientDropout))]
+    before = [(layer, layer.sizes, getattr(layer, "generators", ())) for layer in layers]
+    resize(model, sizes)
+    for layer in layers:
+        if isinstance(layer, ClientDropout):
+            layer.generators = tuple(generators)
+    try:
+        yield
+    finally:
+        for layer, own, streams in before:
+            layer.sizes = own
+            if isinstance(layer, ClientDropout):
+                layer.generators = streams
+
+
+@contextmanager
 def _told(model: nn.Module, kind: type[NormLayer] = StatisticsLayer, **attributes: object) -> Iterator[None]:
     """Within, layers of a ``kind`` have ``attributes``; afterwards those of their class again."""
     layers = [m for m in model.modules() if isinstance(m, kind)]

@@ -37,16 +37,9 @@ SPECS = [
 OWN_IDEAS = {"none", "inf", "nan", "zero", "random"}  # nothing to cite
 NOT_ON_ARXIV = {"min-max": "NDSS 2021", "min-sum": "NDSS 2021", "opt": "NDSS 2021", "dba": "ICLR 2020"}
 POISONERS = {
-    "altermin",
-    "label-flip",
-    "dirty-labels",
-    "badnets",
-    "blended",
-    "dba",
-    "edge-case",
-    "model-replacement",
-    "neurotoxin",
-}
+    "altermin", "badnets", "blended", "chameleon", "dba", "dirty-labels", "edge-case", "label-flip",
+    "model-replacement", "neurotoxin",
+}  # fmt: skip
 # Rows that could be honest ones: what harm they do is another matter than their distance to the mean.
 INCONSPICUOUS = {"mimic", "neurotoxin", "lazy", "none"}
 

@@ -127,7 +127,7 @@ TOLD: list[tuple[dict[str, Any], str | None]] = [
     ({"clients": 10, "participation": 0.33}, "participation = 0.33 of 10 clients is 3.3; 3 take part"),
     ({"attack": "sf", "f": 2, "defense": "bucketing(s=1)+median"}, "s=1 changes nothing: every bucket is one row"),
     ({"attack": "sf", "f": 2, "norm": "gn", "target": "var"}, "gn sends no statistics"),
-    ({"attack": "timed(altermin)", "f": 2}, "only the boosted one is left; ls and rho change nothing"),
+    ({"attack": "timed(altermin)", "f": 2}, "only its first stage is left; parameters of the others change nothing"),
     ({"attack": "altermin", "f": 2, "algorithm": "fedavg"}, None),
     ({"attack": "label-flip", "f": 2, "scope": "statistics"}, "label-flip forges no message"),
     ({"attack": "label-flip", "f": 2, "target": "both"}, "label-flip forges no message"),

@@ -232,7 +232,60 @@ def test_attackers_know_the_local_step_and_how_the_server_moved_last(monkeypatch
     assert all(previous is None for r, _, previous in seen if r == 0)
     torch.testing.assert_close(seen[-1][2], first - before)
     words = cell_warnings([Cell.of({**SMALL, **settings, "algorithm": "dsgd"})])
-    assert any("of one local step a round only the boosted one is left" in line for line in words)
+    assert any("of one local step a round only its first stage is left" in line for line in words)
+
+
+# --- Chameleon -------------------------------------------------------------------------------------------------------
+
+
+def test_chameleon_pulls_classes_together_and_then_trains_the_last_layer_alone() -> None:
+    z, y = normal(6, 4).requires_grad_(), torch.tensor([0, 1, 0, 2, 1, 0])
+    attack = robustfl.attack("chameleon(contrastive=1, scale_weight=3, temperature=0.5)")
+    unit = (z / z.norm(dim=1, keepdim=True)).detach()
+    total = 0.0
+    for i in range(6):
+        alike = [p for p in range(6) if p != i and y[p] == y[i]]
+        others = sum(float((unit[i] @ unit[a] / 0.5).exp()) for a in range(6) if a != i)
+        logs = [float((unit[i] @ unit[p] / 0.5) - np.log(others)) for p in alike]
+        total -= (3.0 if y[i] == 0 else 1.0) * sum(logs) / max(1, len(alike)) / 6
+    assert float(attack.in_step(0, None).loss(z.detach(), torch.nn.Identity(), y)) == pytest.approx(total)
+    alone = attack.loss(z[:1], torch.nn.Identity(), y[:1])
+    alone.backward()
+    assert float(alone.detach()) == 0
+    assert not bool(z.grad.any())
+    head = torch.nn.Linear(4, 3).double()
+    late = attack.in_step(1, None).loss(z, head, y)
+    torch.testing.assert_close(late, cross_entropy(head(z), y))
+    late.backward()
+    assert not bool(z.grad.any())
+    assert bool(head.weight.grad.any())
+
+
+@pytest.mark.parametrize("norm", ["naive-bn", "gn", "fbn", "hbn"])
+def test_a_loss_of_the_attackers_own_changes_nobody_elses_work(norm: str) -> None:
+    """With a rule that drops them nothing is left of it; with the mean both engines agree on what it does."""
+    settings = {"norm": norm, "clients": 5, "f": 1, "algorithm": "fedavg(local_steps=2)", "rounds": 2}
+    dropped = [
+        moved(**settings, attack=attack, defense="cge", statistics_defense="trimmed-mean")[0]
+        for attack in (
+            "model-replacement(badnets, scale=1e6)",
+            "model-replacement(chameleon(contrastive=1), scale=1e6)",
+        )
+    ]
+    if norm in ("gn", "naive-bn"):
+        torch.testing.assert_close(*dropped)
+    fast, slow = (moved(**settings, attack="chameleon(contrastive=1)", engine=e)[0] for e in ("fast", "reference"))
+    torch.testing.assert_close(fast, slow, rtol=1e-8, atol=1e-10)
+    plain, _ = moved(**settings, attack="badnets")
+    assert float((plain - fast).norm()) > 1e-3 * float(fast.norm())
+
+
+def test_a_loss_of_the_attackers_own_is_refused_in_lock_step() -> None:
+    settings = {**SMALL, "norm": "fedtan", "attack": "timed(chameleon)", "f": 1, "algorithm": "fedavg(local_steps=2)"}
+    assert "follows a loss of its own, and with fedtan all clients take the first step" in str(
+        refusal(Cell.of(settings))
+    )
+    assert refusal(Cell.of({**settings, "attack": "badnets"})) is None
 
 
 # --- DP-SGD ----------------------------------------------------------------------------------------------------------
