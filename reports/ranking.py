@@ -12,6 +12,7 @@ import pandas as pd
 
 from robustfl.autobyz import TITLE, Asked
 from robustfl.errors import UsageError, closest
+from robustfl.records import LATER, labels_of
 
 from .board import OVERALL, Board, Row, Section, natural, row_name
 from .captions import caption, footnotes, how_to_read, notes_of_cells
@@ -101,7 +102,7 @@ def rank_board(
         sections=tuple(_sections(placed, grouping, metrics, attacks, autobyz, calm)),
         task_names=tuple(map(bare, grouping.task)),
         own_names=tuple(map(bare, grouping.own)),
-        defaults={k: text(v) for k, v in (defaults or {}).items()},
+        defaults={k: text(v) for k, v in (labels_of(LATER) | dict(defaults or {})).items()},
         constants=tuple((c, texts[c].iloc[0]) for c in shared if texts[c].nunique() == 1),
         footnotes=notes,
         problems=tuple(problems),
