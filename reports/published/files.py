@@ -234,7 +234,7 @@ def _metrics(metrics: Metrics) -> Metrics:
 
 def _forgetting(record: CellResult) -> dict[str, Any]:
     """The means of forgetting, without the matrices over clients."""
-    certificate = record.certificates.get("forgetting")
+    certificate: Mapping[str, Any] = record.certificates.get("forgetting") or {}
     rounds = {r: certificate[r] if r else certificate for r in forgotten(certificate)}
     means = {r: {name: found[name] for name in Forgetting.model_fields if name in found} for r, found in rounds.items()}
     return {"forgetting": means.get("", means)} if means else {}
