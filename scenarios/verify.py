@@ -340,8 +340,9 @@ def _again(one: CellResult | Trial, tolerance: float, again: _Again) -> Check:
         versions = (detail,) if verdict == OTHER_VERSIONS else ()
     except RobustflError as error:
         theirs = origins(one.cell) if isinstance(one, CellResult) and isinstance(error, UsageError) else {}
-        used = f"; the cell used {in_words(theirs)}: see --plugin" if theirs else ""
-        verdict, detail = ELSEWHERE, f"{error}{used}"
+        first = str(error).partition("; known: ")[0]  # what is missing, not what there is
+        verdict = ELSEWHERE
+        detail = f"{first}; the cell used {in_words(theirs)}: see --plugin" if theirs else str(error)
     return Check(key, one.labels, verdict, detail, versions)
 
 
