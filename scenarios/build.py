@@ -168,17 +168,18 @@ def split_data(cell: Cell, m: Methods, parts: list[Arrays], *, tests: bool = Tru
 
 def _partition(cell: Cell, m: Methods, arrays: Arrays) -> Split:
     labels = np.asarray(arrays.train_y)
-    column, kinds = labels, arrays.classes
+    column, kinds, chosen = labels, arrays.classes, np.arange(len(labels))
     if m.partition.by == "client":
         column = _column(cell, arrays)
         kinds = int(column.max()) + 1
-    kept = None
+        if cell.tests == "own" and arrays.test_client is not None:  # who has none cannot be tested
+            chosen = np.flatnonzero(np.isin(column, arrays.test_client))
     if cell.imbalance > 1:
-        kept = long_tailed(labels, arrays.classes, cell.imbalance, numpy_stream(cell.seed, "long tail"))
-        column = column[kept]
+        draws = numpy_stream(cell.seed, "long tail")
+        chosen = chosen[long_tailed(labels[chosen], arrays.classes, cell.imbalance, draws)]
     draws = numpy_stream(cell.seed, "partition")
-    whole = m.partition.split(column, clients=cell.owners, classes=kinds, generator=draws)
-    whole = whole if kept is None else [kept[part] for part in whole]
+    parts = m.partition.split(column[chosen], clients=cell.owners, classes=kinds, generator=draws)
+    whole = parts if len(chosen) == len(labels) else [chosen[part] for part in parts]
     byzantine = sorted(cell.settings.byzantine()) if cell.owners < cell.clients else []
     owners = [k for k in range(cell.clients) if k not in byzantine]
     apart = {
@@ -232,7 +233,7 @@ def _own_tests(cell: Cell, m: Methods, arrays: Arrays, split: Split) -> list[Ind
         if not len(part) and k not in byzantine:
             raise Refused(
                 f"tests='own' leaves client {k} of {cell.clients} without test images, of {len(arrays.test_y)} in the "
-                "data; use fewer clients, a larger min_size or tests='common'"
+                "data; use fewer clients or tests='common'"
             )
     return tests
 

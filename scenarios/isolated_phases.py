@@ -172,8 +172,8 @@ def _write_data(parts: Sequence[Arrays], file: Path) -> None:
         facts = [part.classes, len(part.test_y)]
         arrays |= {f"{i}/x": part.train_x, f"{i}/y": part.train_y, f"{i}/facts": np.array(facts)}
         arrays[f"{i}/fingerprint"] = np.array(part.fingerprint)
-        if part.train_client is not None:
-            arrays[f"{i}/client"] = part.train_client
+        clients = {"train_client": part.train_client, "test_client": part.test_client}
+        arrays |= {f"{i}/{name}": column for name, column in clients.items() if column is not None}
     write_stream(file, lambda stream: np.savez(stream, **arrays))
 
 
@@ -184,8 +184,9 @@ def _read_data(file: Path) -> list[Arrays]:
         for i in range(sum(name.endswith("/x") for name in found.files)):
             x, y, (classes, tests) = found[f"{i}/x"], found[f"{i}/y"], found[f"{i}/facts"]
             black, zero = np.zeros((tests, *x.shape[1:]), x.dtype), np.zeros(tests, y.dtype)
-            client = found[f"{i}/client"] if f"{i}/client" in found.files else None
-            parts.append(Arrays(x, y, black, zero, int(classes), str(found[f"{i}/fingerprint"]), client))
+            names = [name for name in ("train_client", "test_client") if f"{i}/{name}" in found.files]
+            clients = {name: found[f"{i}/{name}"] for name in names}
+            parts.append(Arrays(x, y, black, zero, int(classes), str(found[f"{i}/fingerprint"]), **clients))
     return parts
 
 

@@ -49,7 +49,7 @@ class TorchModel(Model):
         """The network. Raises ``Refused`` where it does not take such images, or returns no logits ``[b classes]``."""
         network = self._made(norm, shape, classes)
         self._check_logits(network, shape, classes)
-        vars(network)["_made_again"] = partial(self._made, norm, shape, classes, adapted=True)
+        vars(network)["_rebuild"] = partial(self._made, norm, shape, classes, adapted=True)
         return network
 
     def initialise(self, network: nn.Module, generator: torch.Generator) -> None:
@@ -57,7 +57,7 @@ class TorchModel(Model):
         seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network.load_state_dict(vars(network)["_made_again"]().state_dict())
+            network.load_state_dict(vars(network)["_rebuild"]().state_dict())
 
     def _made(self, norm: Norm, shape: tuple[int, int, int], classes: int, *, adapted: bool = False) -> nn.Module:
         known = {"shape": shape, "channels": shape[0], "classes": classes, "norm_layer": norm.layer}

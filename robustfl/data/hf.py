@@ -152,6 +152,8 @@ def _read(datasets: Any, place: Path, test: str) -> Tables:
     if missing:
         there = some(sorted(known), 8)
         more = "" if missing == ["train"] else "; the split of test images is chosen by test="
+        if [*known] == ["train"]:
+            more = "; make one, known['train'].train_test_split(0.1, seed=0).save_to_disk(…)"
         raise UsageError(f"hf: {place} has no split {missing[0]!r}, but {there}{more}")
     return {part: [(None, known[name])] for part, name in names.items()}
 

@@ -124,16 +124,16 @@ def long_tailed(labels: Array, classes: int, imbalance: float, generator: np.ran
     Of class ``c`` with ``m_c`` samples ``⌊m_c·imbalance^(-c/(C-1))⌋`` are drawn at random, and at least one if there is
     any: of balanced classes the first then has ``imbalance`` times as many as the last.
 
-    >>> kept = long_tailed(np.repeat([0, 1, 2], 100), 3, 100, np.random.default_rng(0))
-    >>> np.bincount(np.repeat([0, 1, 2], 100)[kept]).tolist()
+    >>> chosen = long_tailed(np.repeat([0, 1, 2], 100), 3, 100, np.random.default_rng(0))
+    >>> np.bincount(np.repeat([0, 1, 2], 100)[chosen]).tolist()
     [100, 10, 1]
 
     Reference: Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019, arXiv:1901.05555
     (long-tailed CIFAR).
     """
     pools = shuffled_classes(labels, classes, generator)
-    kept = [math.floor(len(pool) * imbalance ** (-c / (classes - 1)) + 1e-9) for c, pool in enumerate(pools)]
-    return np.sort(np.concatenate([pool[: max(size, 1)] for pool, size in zip(pools, kept, strict=True)]))
+    sizes = [math.floor(len(pool) * imbalance ** (-c / (classes - 1)) + 1e-9) for c, pool in enumerate(pools)]
+    return np.sort(np.concatenate([pool[: max(size, 1)] for pool, size in zip(pools, sizes, strict=True)]))
 
 
 def proportional_tests(labels: Array, counts: Sequence[Sequence[int]], generator: np.random.Generator) -> list[Array]:

@@ -146,8 +146,8 @@ class _WideBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.norm1(x))
-        kept = x if self.shortcut is None else self.shortcut(y)
-        out: Tensor = kept + self.conv2(self.dropout(self.relu(self.norm2(self.conv1(y)))))
+        across = x if self.shortcut is None else self.shortcut(y)
+        out: Tensor = across + self.conv2(self.dropout(self.relu(self.norm2(self.conv1(y)))))
         return out
 
 

@@ -150,6 +150,13 @@ def test_every_client_is_tested_on_the_images_that_are_its_own(tmp_path):
     assert any("tests = 'own' tests each on its own" in doubt for doubt in common.doubts)
 
 
+def test_who_has_no_test_images_takes_no_part(tmp_path):
+    data = archive(tmp_path, test_client=np.array(["ann", "cy"])[np.arange(TEST) % 2])
+    built = build(cell(data, tests="own", clients=2), root=tmp_path)
+    assert built.named == (0, 2)
+    assert [len(part) for part in built.experiment.parts] == [6, 6]
+
+
 def test_means_and_the_worst_client_are_recorded_and_ranked(tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUSTFL_DATA", str(tmp_path))
     record = robustfl.run(cell(archive(tmp_path), tests="own").model_dump(), on_note=print)
@@ -184,12 +191,18 @@ def test_a_partition_by_label_splits_the_test_images_alike():
     ("changes", "message"),
     [
         ({"test_client": None}, r"mine\.npz\) does not say whose its test images are; .*or tests='common'"),
-        ({"test_client": np.full(TEST, "bob")}, r"tests='own' leaves client 0 of 3 without test images, of 12"),
+        ({"test_client": np.full(TEST, "bob")}, r"clients=3 are more than the 1 clients with at least min_size=1"),
     ],
 )
 def test_clients_without_test_images_are_refused(tmp_path, changes, message):
     with pytest.raises(Refused, match=message):
         build(cell(archive(tmp_path, **changes), tests="own"), root=tmp_path)
+
+
+def test_a_client_without_test_images_of_its_classes_is_refused():
+    few = {"dataset": "digits(test_limit=4)", "tests": "own", "clients": 8}
+    with pytest.raises(Refused, match=r"tests='own' leaves client \d of 8 without test images, of 4 in the data"):
+        build(Cell.of(few))
 
 
 def test_domains_have_tests_of_their_own_and_no_long_tail():

@@ -123,7 +123,8 @@ def broken(folder, change):
 @pytest.mark.parametrize(
     ("change", "params", "message"),
     [
-        (lambda m: {"train": m["train"]}, {}, r"has no split 'test', but train; .* chosen by test="),
+        (lambda m: {"train": m["train"]}, {}, r"has no split 'test', but train; make one, .*train_test_split"),
+        (lambda m: {**m, "valid": m["test"]}, {"test": "vali"}, r"no split 'vali', but test, train, valid; .*test="),
         (lambda m: {"validation": m["train"], "test": m["test"]}, {}, r"has no split 'train', but test, validation$"),
         (lambda m: m, {"client": "writr"}, r"client='writr' is no column; did you mean 'writer'"),
         (lambda m: m, {"image": "writer"}, r"image='writer' holds no images"),
