@@ -314,10 +314,10 @@ class Mixed:
         """
         gram = self.stack.gram
         about, length = gram.products.diagonal().clamp(min=0).sqrt_(), gram.squares[-1].sqrt()
-        distance, bits = self._squares().sqrt_(), self.stack.last_bits
-        u, equal = self._weighed(about).mul_(bits), self._weighed(length).mul_(bits)
-        u = torch.where(distance <= equal, equal, u)
-        slack = self._weighed(about).square_().mul_(gram.rounding)
+        distance, bits, apart = self._squares().sqrt_(), self.stack.last_bits, self._weighed(about)
+        equal = self._weighed(length).mul_(bits)
+        u = torch.where(distance <= equal, equal, apart * bits)
+        slack = apart.square_().mul_(gram.rounding)
         if self.coefficients is not None:  # mixing costs rounding of its own, which does not cancel
             whole = self._lift().abs() @ about
             slack += _MIXING * (whole[:, None] + whole[None, :]).square()
