@@ -23,7 +23,14 @@ from robustfl.contracts import Dataset, Evasion
 from robustfl.data import Normalize, Resident, data_root, dataset_from_spec
 from robustfl.data.checks import dark
 from robustfl.errors import UsageError, closest, reason
-from robustfl.evaluation.accuracy import Accuracy, evaluation_batch, limit_doubt, robust_accuracy, standard_accuracy
+from robustfl.evaluation.accuracy import (
+    Accuracy,
+    evaluation_batch,
+    limit_doubt,
+    mean_over_users,
+    robust_accuracy,
+    standard_accuracy,
+)
 from robustfl.evaluation.probes import PROBED, Evaluated, scale_doubts, traits
 from robustfl.gradients import NEAR
 from robustfl.randomness import stream
@@ -53,7 +60,8 @@ class Evaluation:
     ``sa`` is standard accuracy, ``loss`` the mean cross-entropy on clean images; ``ra`` maps every evasion attack to
     robust accuracy, and ``worst`` is the share of images that resist all of them (None without attacks). ``per_class``
     has a value for each class (None: no image of it), by ``"sa"`` and by attack. ``samples`` images were classified,
-    the first ``ra_samples`` of them under attack. ``settings`` say how, ``notes`` what to doubt.
+    the first ``ra_samples`` of them under attack. ``per_client`` has the same per client where the data set says whose
+    its test images are. ``settings`` say how, ``notes`` what to doubt.
     """
 
     sa: float
@@ -65,6 +73,7 @@ class Evaluation:
     per_class: dict[str, list[float | None]] = field(repr=False)
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
+    per_client: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
 
     def interval(self, measure: str = "sa", *, confidence: float = 0.95) -> tuple[float, float]:
         """Wilson's interval of ``"sa"``, ``"worst"`` or an attack: how far another draw of test images may be off."""
@@ -107,12 +116,21 @@ class Evaluation:
         return ", ".join(radius_text(value) if isinstance(value, float) else str(value) for value in values)
 
     def __str__(self) -> str:
-        return "\n".join([self._shown.to_string(), *(f"note: {note}" for note in self.notes)])
+        return "\n".join([self._shown.to_string(), *self._by_client, *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        return self._shown.to_html() + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return self._shown.to_html() + "".join(f"<p>{escape(line)}</p>" for line in (*self._by_client, *self.notes))
+
+    @property
+    def _by_client(self) -> list[str]:
+        lines = []
+        for measure, found in self.per_client.items():
+            who = min(found, key=found.__getitem__)
+            mean = f"{measure} by client: mean {100 * mean_over_users([*found.values()]):.1f} %"
+            lines.append(f"{mean}, lowest {100 * found[who]:.1f} % (client {who} of {len(found)})")
+        return lines
 
     @property
     def _shown(self) -> pd.DataFrame:
@@ -169,13 +187,13 @@ def evaluate(
             check_whole(value, name, "evaluate", least=1)
     check_whole(seed, "seed", "evaluate", least=0)
     tested, where, dtype = _placed(model, device)
-    batches, total, name = _batches(data, batch, root)
+    batches, total, name, clients = _batches(data, batch, root)
     measured = _Measured(_normalized(tested, mean, std, where), tested, attacks, batch, ra_limit, seed, eot, name)
     with torch.inference_mode(False), torch.enable_grad(), _as_it_was(tested) as changed:
         for pair in batches:
             measured.see(*_checked(pair, where, dtype))
             on_batch(measured.samples, total)
-    return measured.result(changed)
+    return measured.result(changed, clients)
 
 
 class _Measured:
@@ -267,11 +285,12 @@ class _Measured:
             hit = robust_accuracy(self._model, lambda index: x[index], y, attack, batch=left, generator=draws)
             self._found[spec].append(hit)
 
-    def result(self, changed: Sequence[str]) -> Evaluation:
-        """The accuracies of everything seen; ``changed`` are the buffers the model wrote to."""
+    def result(self, changed: Sequence[str], clients: Tensor | None) -> Evaluation:
+        """The accuracies of everything seen; ``changed`` are the buffers that the model wrote to."""
         if not self.samples:
             raise UsageError("evaluate: the data hold no image")
         whole = {name: _joined(found) for name, found in self._found.items()}
+        by_client = {} if clients is None else {name: _per_client(found, clients) for name, found in whole.items()}
         clean = whole.pop("sa")
         ra = {spec: found.value for spec, found in whole.items()}
         worst = None
@@ -304,6 +323,7 @@ class _Measured:
                 *self._doubts,
                 *filter(None, (*radii, dark("test", self._brightest), suspicion, doubt, self._flatness())),
             ),
+            per_client=by_client,
         )
 
     def _flatness(self) -> str:
@@ -331,6 +351,12 @@ def _joined(found: Sequence[Accuracy]) -> Accuracy:
     labels = torch.cat([a.labels for a in found]).cpu()
     loss = sum(a.loss * len(a.labels) for a in found) / len(labels)
     return Accuracy(torch.cat([a.hits for a in found]).cpu(), labels, loss)
+
+
+def _per_client(found: Accuracy, clients: Tensor) -> dict[str, float]:
+    """The accuracy of every client, of the first images where not all were attacked."""
+    owners = clients[: len(found.hits)]
+    return {str(k): float(found.hits[owners == k].double().mean()) for k in sorted(set(owners.tolist()))}
 
 
 # --- the model -------------------------------------------------------------------------------------------------------
@@ -454,8 +480,10 @@ def _attacks(given: str | Evasion | Sequence[str | Evasion]) -> dict[str, Evasio
     return attacks
 
 
-def _batches(data: Any, batch: int | None, root: str | Path | None) -> tuple[Iterable[Any], int | None, str]:
-    """Pairs of images and labels; the number of images if that is known; the name of the data set, or ""."""
+def _batches(
+    data: Any, batch: int | None, root: str | Path | None
+) -> tuple[Iterable[Any], int | None, str, Tensor | None]:
+    """Pairs of images and labels; the number of images if that is known; the name of the data set, or ""; clients."""
     # A multiple of every default batch, so that borders stay where they would be.
     step = _PIECE if batch is None else batch * -(-_PIECE // batch)
     if isinstance(data, (str, Dataset)):
@@ -463,14 +491,15 @@ def _batches(data: Any, batch: int | None, root: str | Path | None) -> tuple[Ite
         arrays = chosen.load(data_root(root))
         held = Resident.of(arrays.test_x, arrays.test_y)
         images = held.x.permute(0, 3, 1, 2)
-        return ((images[piece], held.y[piece]) for piece in _pieces(len(held), step)), len(held), chosen.name
+        clients = None if arrays.test_client is None else torch.tensor(np.asarray(arrays.test_client))
+        return ((images[piece], held.y[piece]) for piece in _pieces(len(held), step)), len(held), chosen.name, clients
     if isinstance(data, (TorchDataset, DataLoader)):
         loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=256 if batch is None else batch)
         # Those of torchvision have classes MNIST, CIFAR10, …
-        return _collated(loader), _drawn_by(loader), type(loader.dataset).__name__.lower()
+        return _collated(loader), _drawn_by(loader), type(loader.dataset).__name__.lower(), None
     if isinstance(data, (tuple, list)) and len(data) == 2:
         images, labels = _sound(data)
-        return ((images[piece], labels[piece]) for piece in _pieces(len(labels), step)), len(labels), ""
+        return ((images[piece], labels[piece]) for piece in _pieces(len(labels), step)), len(labels), "", None
     raise UsageError(
         f"evaluate: data is a {type(data).__name__}; give a data set's name, a pair (X, y) of tensors or arrays, a "
         "torch DataLoader or a torch Dataset"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import robustfl
 from robustfl.data import Digits, Npz, Resized, data_root
@@ -172,6 +173,20 @@ def test_means_and_the_worst_client_are_recorded_and_ranked(tmp_path, monkeypatc
     board = rank_board(frame([record, other]))
     assert [s.rows[0].worst.mean for s in board.sections if s.metric == WORST_CLIENT] == [0.25]
     assert metric_title(WORST_CLIENT) == "SA worst client"
+
+
+def test_a_trained_model_is_measured_client_by_client(tmp_path):
+    class Bright(torch.nn.Module):
+        """Takes bright images for class 1, which is right but for ann."""
+
+        def forward(self, x):
+            return torch.stack([0.4 - x.mean((1, 2, 3)), x.mean((1, 2, 3)) - 0.4], dim=1)
+
+    found = robustfl.evaluate(Bright(), archive(tmp_path), ["fgsm(eps=0.001)"], root=tmp_path, ra_limit=4)
+    assert found.per_client == {"sa": {"0": 0.0, "1": 1.0, "2": 1.0}, "fgsm(eps=0.001)": {"0": 0.0, "1": 1.0, "2": 1.0}}
+    assert "sa by client: mean 66.7 %, lowest 0.0 % (client 0 of 3)" in str(found)
+    plain = robustfl.evaluate(Bright(), archive(tmp_path, client=None, test_client=None), [], root=tmp_path)
+    assert plain.per_client == {}
 
 
 def test_test_images_follow_the_clients_classes():
