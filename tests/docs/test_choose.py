@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from robustfl.reports.benchmark.data import measured
 from robustfl.reports.grouping import NO_ATTACK
 from robustfl.reports.loading import board_of, open_source
+from robustfl.reports.published import sound_board
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/benchmark/choose.md").read_text(encoding="utf-8")
@@ -17,7 +19,8 @@ LINES = re.findall(r"^\| .*γ = (\S+)\) \| (\d) of 10 \| (.*?) \| (.*?) \| (.*?)
 
 @pytest.mark.boards
 def test_every_line_has_the_numbers_of_the_board_and_the_first_row_of_its_task() -> None:
-    board = board_of(open_source(ROOT / "boards/bench-d-2.json.gz"))
+    published = sound_board(ROOT / "boards/bench-d-2.json.gz")
+    board = measured(published, published.records()).board
     tables = {s.block: {row.labels: row for row in s.rows} for s in board.sections if s.metric == "sa"}
     calm = board.attacks.index(NO_ATTACK)
     assert len(LINES) == 5
