@@ -323,10 +323,11 @@ class Evaluator:
     def _attack_success(self, state: State) -> float | None:
         """The success rate of the attack's backdoor, or None for attacks without one, or without images to show it."""
         e, test = self._e, self._built.test
+        attack = e.attack.adapted(state.attack.get("data", {}))
 
         def success(user: int) -> float:
             index = self._part(user)
-            return attack_success(e.model, self._pixels(test, index), test.y[index], e.attack, batch=self._batch)
+            return attack_success(e.model, self._pixels(test, index), test.y[index], attack, batch=self._batch)
 
         users = [user for user, others in self._others.items() if others]
         return mean_over_users(self._each(state, users, success)) if users else None

@@ -119,7 +119,8 @@ class Snapshots(Measuring):
         return None
 
     def _leave(self, name: str, state: State, local: LocalModels | None) -> None:
-        content = models_of(self._built.experiment, state) | {"local": None}
+        trigger = dict(state.attack.get("data", {}))
+        content = models_of(self._built.experiment, state) | {"local": None, "trigger": trigger}
         if local is not None:
             content["local"] = {"clients": list(local.clients)} | {n: getattr(local, n) for n in _OF_LOCAL}
         write_stream(self._folder / name, partial(torch.save, content))
@@ -153,7 +154,7 @@ def _measure(measuring: Measuring, experiment: Experiment, start: State, file: P
     try:
         content = torch.load(file, map_location=experiment.device, weights_only=True)
         copy_into(model_places(experiment, start, content))
-        state = replace(start, round=int(content["round"]))
+        state = replace(start, round=int(content["round"]), attack={"data": dict(content["trigger"])})
         local = content["local"]
         models = None if local is None else LocalModels(tuple(local["clients"]), *(local[n] for n in _OF_LOCAL))
     except Exception as error:  # a damaged or foreign file may raise anything

@@ -1,5 +1,6 @@
 """Byzantine attacks on messages or training data: a file for each, or for a family of them."""
 
+from .a3fl import A3FL
 from .adaptive import ClippedClusteringAdaptive, SignGuardAdaptive
 from .alie import ALIE
 from .backdoors import DBA, BadNets, Blended, EdgeCase
@@ -20,6 +21,7 @@ from .rop import ROP
 from .wrapping import AlterMin, Chameleon, ModelReplacement, Neurotoxin, Partial, Timed
 
 __all__ = [
+    "A3FL",
     "ALIE",
     "DBA",
     "FOE",

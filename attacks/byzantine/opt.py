@@ -78,7 +78,7 @@ class Opt(Wrapper):
         parameters.check(self)
         if self.inner.knowledge == "defense":
             raise UsageError(f"Opt: attack={self.attack!r} searches against the server already")
-        self._adopt("poisons_data", "triggers", "leaves_statistics")
+        self._adopt("poisons_data", "triggers", "leaves_statistics", "adapts")
         object.__setattr__(self, "needs_own", self.inner.sees_own)
         self._searched  # noqa: B018 - an unknown parameter is an error now, not in the first round
         low, high = self._interval

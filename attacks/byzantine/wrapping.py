@@ -41,6 +41,10 @@ class Wrapper(Attack):
     def target(self) -> int | None:
         return self.inner.target
 
+    def adapted(self, state: Mapping[str, Tensor]) -> Attack:
+        inner = self.inner.adapted(state)
+        return self if inner is self.inner else _with(self, inner=inner)
+
     def in_step(self, step: int, previous: Tensor | None) -> Attack:
         inner = self.inner.in_step(step, previous)
         return self if inner is self.inner else _with(self, inner=inner)
@@ -67,7 +71,7 @@ class Wrapper(Attack):
         if self.inner.forges or not self.inner.poisons_data:
             who = type(self).__name__
             raise UsageError(f"{who}: attack={self.attack!r} must poison data and leave messages alone")
-        self._adopt("triggers")
+        self._adopt("triggers", "adapts")
 
 
 def _with(attack: Attack, **values: object) -> Attack:
@@ -109,7 +113,7 @@ class Partial(Wrapper):
         parameters.check(self)
         if self.inner.knowledge != "omniscient":
             raise UsageError(f"Partial: attack={self.attack!r} is {self.inner.knowledge}; it must be omniscient")
-        self._adopt("poisons_data", "triggers")
+        self._adopt("poisons_data", "triggers", "adapts")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)
@@ -154,7 +158,7 @@ class Timed(Wrapper):
         parameters.check(self)
         if self.stop is not None and self.stop <= self.start:
             raise UsageError(f"Timed: stop={self.stop} must be > {self.start} (start)")
-        self._adopt("knowledge", "forges", "poisons_data", "triggers", "leaves_statistics")
+        self._adopt("knowledge", "forges", "poisons_data", "triggers", "leaves_statistics", "adapts")
 
     def on(self, round: int) -> bool:
         inside = round >= self.start and (self.stop is None or round < self.stop)

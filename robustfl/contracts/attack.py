@@ -125,6 +125,7 @@ class Attack(Method):
     backdoor, whose success is the share of ``trigger``-ed test images taken for the class ``target``. ``strength``
     names the parameter that says how hard it attacks (for ``opt``); ``inner`` is the attack that a wrapper wraps.
     ``leaves_statistics``: it forges updates alone, and sends the statistics that it honestly computed.
+    ``adapts``: what it does to images depends on the models that attackers receive (``adapt``).
     """
 
     kind: ClassVar[str] = "attack"
@@ -134,6 +135,7 @@ class Attack(Method):
     forges: ClassVar[bool] = True
     triggers: ClassVar[bool] = False
     leaves_statistics: ClassVar[bool] = False
+    adapts: ClassVar[bool] = False
     strength: ClassVar[str] = ""
 
     @classmethod
@@ -155,6 +157,19 @@ class Attack(Method):
         ``previous [d]`` is how the server moved the model last (``None``: nobody knows). Itself unless steps differ.
         """
         del step, previous
+        return self
+
+    def adapt(self, model: nn.Module, x: Tensor, y: Tensor, *, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Fit a trigger, or what else the attack needs, to the received ``model`` before a round.
+
+        ``x [b C H W]`` and ``y [b]`` are a batch of each attacker; ``model`` is in evaluation mode and maps pixels to
+        logits; ``state`` is what was returned last, empty the first time. Only for attacks with ``adapts``.
+        """
+        return state if self.inner is None else self.inner.adapt(model, x, y, state=state)
+
+    def adapted(self, state: Mapping[str, Tensor]) -> Attack:
+        """The attack with what ``adapt`` returned, as it poisons and tests images; itself unless it ``adapts``."""
+        del state
         return self
 
     @property

@@ -34,7 +34,7 @@ class Clients:
 
     def __init__(self, experiment: Experiment, warn: Callable[[str], None]) -> None:
         settings = experiment.settings
-        self.experiment = experiment
+        self.experiment, self.attack = experiment, experiment.attack
         self._byzantine = settings.byzantine()
         self._places = {k: place for place, k in enumerate(sorted(self._byzantine))}
         self._dropout = any(isinstance(m, ClientDropout) and m.p > 0 for m in experiment.model.modules())
@@ -200,10 +200,17 @@ class Clients:
     ) -> tuple[Tensor, Tensor]:
         """Pixels and labels as attacker ``k`` poisons them in a local step of a round."""
         e, place = self.experiment, self._places[k]
-        attack = e.attack.in_step(step, None)
+        attack = self.attack.in_step(step, None)
         made = attack.poison(x, y, classes=e.classes, generator=draws, attacker=place, round=round)
         images, labels = pair(made, "images, labels", e.attack, "poison()")
         return received(images, x, e.attack, "poison()"), received(labels, y, e.attack, "poison()")
+
+    def attackers_images(self, ids: Sequence[int], round: int) -> tuple[Tensor, Tensor]:
+        """A batch of pixels and labels of each attacker, to which a trigger is fitted in this round."""
+        e, parts = self.experiment, self._batches.parts
+        orders = [torch.randperm(len(parts[k]), generator=stream(e.settings.seed, "adapt", k, round)) for k in ids]
+        drawn = [parts[k][order[: e.settings.batch]] for k, order in zip(ids, orders, strict=True)]
+        return self._images(torch.cat(drawn))
 
     def poisons(self, client: int) -> bool:
         """True if the client is an attacker who trains on poisoned data."""

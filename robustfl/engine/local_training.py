@@ -406,7 +406,7 @@ class LocalTrainer:
 
     def _constrained(self, gradients: Tensor, at: Tensor) -> Tensor:
         for place in [place for place, k in enumerate(self._ids) if self._clients.poisons(k)]:
-            moved, attack = at[place] - self._start[place], self._e.attack.in_step(self._step - 1, self._previous)
+            moved, attack = at[place] - self._start[place], self._clients.attack.in_step(self._step - 1, self._previous)
             if attack.trains and attack.on(self._round):
                 self._attackers_own(attack, place, at[place : place + 1], gradients[place : place + 1])
             gradient = gradients[place].clone()

@@ -19,10 +19,12 @@ from robustfl.engine.clients import Clients
 from robustfl.engine.experiment import Experiment
 from robustfl.engine.local_training import Messages, Round, train_locally
 from robustfl.engine.outputs import noise_outputs, representations
+from robustfl.engine.personal import lent
 from robustfl.engine.propagation import propagate_statistics
 from robustfl.engine.state import LocalModels, RoundRecord, State, initial_state
 from robustfl.engine.statistics_aggregation import StatisticsChannel
 from robustfl.errors import Diverged, Refused
+from robustfl.gradients import evaluating
 from robustfl.layout import write_statistics
 from robustfl.results import pair, received
 
@@ -112,6 +114,7 @@ class _Loop:
         if who.h == 0:  # nobody honest was drawn: there is nothing to learn from and nothing to measure
             state = replace(state, round=state.round + 1)
             return RoundRecord(state.round, float("nan"), {"no_honest_client": True}, state)
+        state = self._adapted(state, who)
         propagated = self._propagate(state)
         stack, messages, memory = self._work(state, who)
         seen = self._look(state, who, stack, messages)
@@ -143,6 +146,20 @@ class _Loop:
         if e.propagate is not None and e.propagate.propagation.every_round and state.personal is not None:
             moved = propagate_statistics(e, state.personal.statistics, state.round, state.attack)
         return {} if moved is None else {"statistics_shift": moved}
+
+    def _adapted(self, state: State, who: Present) -> State:
+        """The state with what the attackers fit to the model that they receive, if they do, and clients with it."""
+        e = self._e
+        if not e.attack.adapts:
+            return state
+        if who.f and e.attack.on(state.round):
+            x, y = self._clients.attackers_images(who.ids[who.h :], state.round)
+            model = e.algorithm.broadcast(state.theta, state.server).clone()
+            with evaluating(e.model), lent(state.theta, model):
+                made = e.attack.adapt(e.model, x, y, state=state.attack.get("data", {}))
+            state = replace(state, attack=state.attack | {"data": dict(made)})
+        self._clients.attack = e.attack.adapted(state.attack.get("data", {}))
+        return state
 
     # --- work --------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ def test_a_long_function_is_found() -> None:
 def test_the_engines_room_stays_small() -> None:
     files = [path for path in tracked("robustfl/engine") if path.suffix == ".py"]
     assert len(files) > 10
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2_650
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2_680
 
 
 @pytest.mark.parametrize("room", ["benchmarks", "reproductions"])

@@ -35,9 +35,15 @@ SPECS = [
     "timed(opt-alie, start=0)",
 ]
 OWN_IDEAS = {"none", "inf", "nan", "zero", "random"}  # nothing to cite
-NOT_ON_ARXIV = {"min-max": "NDSS 2021", "min-sum": "NDSS 2021", "opt": "NDSS 2021", "dba": "ICLR 2020"}
+NOT_ON_ARXIV = {
+    "min-max": "NDSS 2021",
+    "min-sum": "NDSS 2021",
+    "opt": "NDSS 2021",
+    "dba": "ICLR 2020",
+    "a3fl": "NeurIPS 2023",
+}
 POISONERS = {
-    "altermin", "badnets", "blended", "chameleon", "dba", "dirty-labels", "edge-case", "label-flip",
+    "a3fl", "altermin", "badnets", "blended", "chameleon", "dba", "dirty-labels", "edge-case", "label-flip",
     "model-replacement", "neurotoxin",
 }  # fmt: skip
 # Rows that could be honest ones: what harm they do is another matter than their distance to the mean.

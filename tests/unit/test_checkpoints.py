@@ -60,6 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "backdoor": {"attack": "badnets"},
     "neurotoxin": {"attack": "neurotoxin"},
+    "a3fl": {"attack": "a3fl(size=2, steps=2)"},
     "timed": {"attack": "timed(attack=mimic, start=2)"},
     "dropout and flips": {"model": "simple-cnn", "flip": True, "crop": 1, "norm": "naive-bn"},
     "adversarial training": AT,

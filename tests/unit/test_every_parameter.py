@@ -49,6 +49,7 @@ BASE: dict[tuple[str, str], dict[str, Any]] = {
     ("attack", "poisonedfl"): {"period": 1, "scale": 1.0},
     ("attack", "opt"): {"evals": 10},
     ("attack", "altermin"): {"ls": 2},
+    ("attack", "a3fl"): {"noise_loss_lambda": 2.0, "adv_lr": 0.5},
     ("defense", "auror"): {"alpha": 2.0, "tau": 0.3},
     ("defense", "centered-clipping"): {"tau": 0.5},
     ("defense", "deepsight"): {"inputs": 30},
@@ -244,6 +245,10 @@ def of_attack(attack: Method) -> Values:
             state, previous = sent.state, honest.mean(0) + 0.1 * sent.rows.mean(0)
             found.append(sent.rows)
     x, y = torch.rand(8, 3, 12, 12, generator=draws(3), dtype=torch.float64), torch.arange(8) % 5
+    if attack.adapts:
+        linear = nn.Linear(432, 6).double()
+        nn.init.normal_(linear.weight, generator=draws(4))
+        attack = attack.adapted(attack.adapt(nn.Sequential(nn.Flatten(), linear), x, y, state={}))
     for r in range(3):
         own = attack.in_step(r, rows(1, r + 2)[0])
         for k in range(4):

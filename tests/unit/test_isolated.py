@@ -35,6 +35,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "private statistics and a chosen round": {"norm": "fedbn", "select": "validation", "validation": 0.2,
                                               "evaluate_every": 1, "tail": 2},
     "a backdoor": {"f": 1, "attack": "badnets"},
+    "a trigger that is fitted to models": {"f": 1, "attack": "model-replacement(a3fl)"},
     "forgetting and representations": {"algorithm": "fedavg", "validation": 0.2, "forgetting": [1, 2],
                                        "representations": 4},
     "propagated statistics": {"norm": "dual-bn(local=true)", "model": "digits-cnn", "objective": "at",

@@ -18,6 +18,7 @@ from robustfl.defenses.aggregators.flare import discrepancies
 from robustfl.engine import local_training, train
 from robustfl.engine.clients import Clients
 from robustfl.errors import UsageError
+from robustfl.evaluation.accuracy import attack_success
 from robustfl.randomness import stream
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
@@ -286,6 +287,70 @@ def test_a_loss_of_the_attackers_own_is_refused_in_lock_step() -> None:
         refusal(Cell.of(settings))
     )
     assert refusal(Cell.of({**settings, "attack": "badnets"})) is None
+
+
+# --- A3FL ------------------------------------------------------------------------------------------------------------
+
+
+def test_a3fl_steps_down_the_loss_of_the_received_model_and_of_one_that_unlearns() -> None:
+    """Images of one pixel: logits (w δ + b, 0), and a model that two plain steps of unlearning have moved."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2)).double()
+    w, b, rate = 0.8, -0.3, 0.7
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[w], [0.0]]))
+        model[1].bias.copy_(torch.tensor([b, 0.0]))
+    x, y = torch.rand(3, 1, 1, 1, dtype=torch.float64), torch.tensor([1, 1, 1])
+    for strength in (0.0, 50.0):
+        spec = f"a3fl(size=1, steps=1, trigger_lr=0.1, noise_loss_lambda={strength}, adv_epochs=2, adv_lr={rate})"
+        delta = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+        theta = torch.tensor([w, 0.0, b, 0.0], dtype=torch.float64)
+        velocity, own = torch.zeros(4).double(), theta.clone()
+
+        def logits(values: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            return torch.stack([values[0] * at + values[2], values[1] * at + values[3]])
+
+        for step in range(2):
+            leaf = own.clone().requires_grad_()
+            cross_entropy(logits(leaf, delta.detach())[None], torch.tensor([1])).backward()
+            slope = leaf.grad + 5e-4 * own
+            velocity = slope if step == 0 else 0.9 * velocity + slope
+            own = own - rate * velocity
+        similar = float(own @ theta / (own.norm() * theta.norm()))
+        target = torch.tensor([0])
+        loss = cross_entropy(logits(theta, delta)[None], target)
+        (loss + strength * similar * cross_entropy(logits(own, delta)[None], target)).backward()
+        found = robustfl.attack(spec).adapt(model, x, y, state={})["patch"]
+        assert float(found) == pytest.approx(0.5 - 0.1 * float(delta.grad.sign()))
+        assert (float(found) > 0.5) == (strength == 0)  # unlearning has turned the slope around
+    bright = {"patch": torch.tensor([[[0.95]]], dtype=torch.float64)}
+    clipped = robustfl.attack("a3fl(size=1, steps=1, trigger_lr=0.1, noise_loss_lambda=0)").adapt(
+        model, x, y, state=bright
+    )
+    assert float(clipped["patch"]) == 1
+    assert model[1].weight.grad is None
+
+
+@pytest.mark.parametrize("wrapper", ["{}", "model-replacement({}, scale=2)", "timed({}, stop=2)"])
+def test_attackers_fit_the_trigger_to_the_received_model_and_tests_carry_it(wrapper: str) -> None:
+    spec = wrapper.format("a3fl(fraction=1)")
+    settings = {**SMALL, "attack": spec, "f": 1, "rounds": 3, "clients": 4, "evaluate_every": 3}
+    built = build(Cell.of(settings))
+    patches = [record.state.attack["data"]["patch"] for record in train(built.experiment)]
+    assert not torch.equal(patches[0], patches[1])
+    assert torch.equal(patches[1], patches[2]) == ("timed" in wrapper)
+    assert float((patches[-1] - 0.5).abs().max()) > 0.1
+    images = torch.zeros(1, 1, 8, 8).double()
+    shown = built.experiment.attack.adapted({"patch": patches[-1]}).trigger(images)
+    torch.testing.assert_close(shown[0, :, :3, :3], patches[-1])
+    fast, slow = (moved(**settings, engine=engine)[0] for engine in ("fast", "reference"))
+    torch.testing.assert_close(fast, slow, rtol=1e-8, atol=1e-10)
+    record, test, last = run_cell(Cell.of(settings), fingerprint="x"), built.test, patches[-1]
+    attack = built.experiment.attack.adapted({"patch": last})
+    success = attack_success(
+        built.experiment.model, lambda i: test.pixels(i, dtype=torch.float64), test.y, attack, batch=50
+    )
+    assert record.metrics is not None
+    assert record.metrics.asr == pytest.approx(success)
 
 
 # --- DP-SGD ----------------------------------------------------------------------------------------------------------
