@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from robustfl.data.checks import Array, checked_arrays
 from robustfl.data.pictures import arrays_of, common_form
 from robustfl.data.specs import find_path
 from robustfl.data.stored import StoredDataset
-from robustfl.errors import UsageError, some
+from robustfl.errors import UsageError, reason, some
 from robustfl.parameters import param
 from robustfl.registry import register
 
@@ -63,7 +64,10 @@ class ImageFolder(StoredDataset):
         listings = {part: _listing(place, part) for part in PARTS}
         _check_classes(place, listings)
         files = [file for listing in listings.values() for found in listing.values() for file in found]
-        stamp = file_stamp(f"{self.name} {place} {self.size} {self.channels}", files)
+        try:
+            stamp = file_stamp(f"{self.name} {place} {self.size} {self.channels}", files)
+        except OSError as error:  # such as a link to nowhere
+            raise UsageError(f"imagefolder: {error.filename} cannot be read: {reason(error)}") from None
         decode = partial(_decode, place, listings, self.size, self.channels)
         return Source(hashlib.sha256(stamp.encode()).hexdigest(), decode)
 
@@ -94,8 +98,12 @@ def _listing(place: Path, part: str) -> Listing:
 
 
 def _images(folder: Path) -> list[Path]:
-    below = [f for f in folder.rglob("*") if f.suffix.lower() in ENDINGS and f.is_file()]
-    return sorted(f for f in below if not any(name.startswith(".") for name in f.relative_to(folder).parts))
+    found = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        visible = (name for name in names if not name.startswith("."))
+        found += [Path(place, name) for name in visible if os.path.splitext(name)[1].lower() in ENDINGS]
+    return sorted(found)
 
 
 def _check_classes(place: Path, listings: dict[str, Listing]) -> None:

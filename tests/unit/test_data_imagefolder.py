@@ -107,6 +107,7 @@ def test_grey_images_alone_have_one_channel(tmp_path):
         (lambda p: draw(p / "train/ant/0.png", 0), r"classes in train that test has not: ant; both need"),
         (lambda p: draw(p / "test/ant/0.png", 0), r"classes in test that train has not: ant; both need"),
         (lambda p: draw(p / "test/cat/9.png", 0, size=(8, 8)), r"differ in size, .*9×6 .*cat/9\.png 8×8; give size="),
+        (lambda p: (p / "test/cat/9.png").symlink_to(p / "gone"), r"test/cat/9\.png cannot be read: No such file"),
         (lambda p: (p / "test/cat/9.png").write_bytes(b"no image"), r"test/cat/9\.png is no readable image"),
         (lambda p: Image.new("I;16", (9, 6)).save(p / "test/cat/9.png"), r"more than 8 bits per channel"),
     ],
