@@ -131,8 +131,8 @@ def torch_model(make: Network) -> type[TorchModel]:
         elif parameter.default is parameter.empty:
             known = "; ".join(f"{what}: {', '.join(names)}" for what, names in GIVEN.items())
             raise UsageError(
-                f"{make.__name__}: parameter {name!r} needs a default; those without one receive what the data and "
-                f"the norm say ({known})"
+                f"{make.__name__}: as a model, its parameter {name!r} needs a default; those without one receive what "
+                f"the data and the norm say ({known})"
             )
         elif not is_plain(parameter.default):
             raise UsageError(

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from robustfl.contracts import Model, Norm
 from robustfl.errors import Refused, UsageError
@@ -61,8 +60,9 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         b, tokens, width = x.shape
-        split = self.qkv(self.norm1(x)).view(b, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(split[0], split[1], split[2])
+        q, k, v = self.qkv(self.norm1(x)).view(b, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        # not torch's fused kernels, some of which add in another order every time on a GPU
+        seen = torch.softmax(q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5, dim=-1) @ v
         x = x + self.out(seen.transpose(1, 2).reshape(b, tokens, width))
         out: Tensor = x + self.mlp(self.norm2(x))
         return out

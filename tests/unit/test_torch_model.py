@@ -138,7 +138,10 @@ def test_a_network_without_norm_layers_is_refused_with_the_remedy():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda depth: None, r"parameter 'depth' needs a default; .*classes: num_classes, n_classes, classes"),
+        (
+            lambda depth: None,
+            r"as a model, its parameter 'depth' needs a default; .*classes: num_classes, n_classes, classes",
+        ),
         (lambda act=nn.ReLU: None, r"the default of 'act' is a type; parameters are numbers, texts"),
         (lambda build=1: None, r"'build' is a fact of every model"),
     ],
