@@ -1,12 +1,12 @@
 """Byzantine attacks on messages or training data: a file for each, or for a family of them."""
 
-from .a3fl import A3FL
 from .adaptive import ClippedClusteringAdaptive, SignGuardAdaptive
 from .alie import ALIE
 from .backdoors import DBA, BadNets, Blended, EdgeCase
 from .baseline import Gaussian, Inf, NaN, NoAttack, Random, Zero
 from .edge import Edge
 from .fang import Fang
+from .fitted import A3FL, IBA
 from .foe import FOE, IPM, SignFlip
 from .hidra import HIDRA
 from .mimic import Lazy, Mimic
@@ -26,6 +26,7 @@ __all__ = [
     "DBA",
     "FOE",
     "HIDRA",
+    "IBA",
     "IPM",
     "ROP",
     "AlterMin",

@@ -41,9 +41,10 @@ NOT_ON_ARXIV = {
     "opt": "NDSS 2021",
     "dba": "ICLR 2020",
     "a3fl": "NeurIPS 2023",
+    "iba": "NeurIPS 2023",
 }
 POISONERS = {
-    "a3fl", "altermin", "badnets", "blended", "chameleon", "dba", "dirty-labels", "edge-case", "label-flip",
+    "a3fl", "altermin", "badnets", "blended", "chameleon", "dba", "dirty-labels", "edge-case", "iba", "label-flip",
     "model-replacement", "neurotoxin",
 }  # fmt: skip
 # Rows that could be honest ones: what harm they do is another matter than their distance to the mean.

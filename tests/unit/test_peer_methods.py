@@ -289,7 +289,7 @@ def test_a_loss_of_the_attackers_own_is_refused_in_lock_step() -> None:
     assert refusal(Cell.of({**settings, "attack": "badnets"})) is None
 
 
-# --- A3FL ------------------------------------------------------------------------------------------------------------
+# --- A3FL and IBA ----------------------------------------------------------------------------------------------------
 
 
 def test_a3fl_steps_down_the_loss_of_the_received_model_and_of_one_that_unlearns() -> None:
@@ -328,6 +328,31 @@ def test_a3fl_steps_down_the_loss_of_the_received_model_and_of_one_that_unlearns
     )
     assert float(clipped["patch"]) == 1
     assert model[1].weight.grad is None
+
+
+def test_iba_trains_a_network_of_two_convolutions_by_adam() -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(50, 4)).double()
+    x, y = normal(6, 2, 5, 5, seed=4).sigmoid(), torch.tensor([1, 2, 3, 1, 2, 3])
+    attack = robustfl.attack("iba(atk_eps=0.25, atk_lr=0.02, steps=3, width=3, target=1)")
+    start = attack.adapt(model, x, y, state={})
+    found = attack.adapt(model, x, y, state=start)
+    into, out = torch.nn.Conv2d(2, 3, 3, padding=1).double(), torch.nn.Conv2d(3, 2, 3, padding=1).double()
+    own = torch.nn.ModuleDict({"in": into, "out": out})
+    own.load_state_dict(start)
+    optimizer, losses = torch.optim.Adam(own.parameters(), lr=0.02), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        stamped = (x + 0.25 * torch.tanh(out(torch.relu(into(x))))).clamp(0, 1)
+        loss = cross_entropy(model(stamped), torch.ones(6, dtype=torch.int64))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses == sorted(losses, reverse=True)
+    for name, value in own.state_dict().items():
+        torch.testing.assert_close(found[name], value)
+    shown = attack.adapted(found).trigger(x)
+    torch.testing.assert_close(shown, (x + 0.25 * torch.tanh(out(torch.relu(into(x))))).clamp(0, 1).detach())
+    assert not torch.equal(shown, attack.trigger(x))
 
 
 @pytest.mark.parametrize("wrapper", ["{}", "model-replacement({}, scale=2)", "timed({}, stop=2)"])

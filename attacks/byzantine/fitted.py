@@ -1,4 +1,4 @@
-"""A3FL: a trigger that is fitted to the received model, and to one that unlearns it."""
+"""Backdoors whose triggers are fitted to the models that attackers receive: A3FL and IBA."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from robustfl.parameters import param
+from robustfl.randomness import stream
 from robustfl.registry import register
 
 from .backdoors import Backdoor, fits
@@ -23,9 +24,21 @@ _MOMENTUM, _DECAY = 0.9, 5e-4
 """Of the steps that unlearn, as in the authors' code."""
 
 
+class FittedBackdoor(Backdoor):
+    """A backdoor with a trigger that ``adapt`` fits; ``fitted`` is what it returned last."""
+
+    adapts: ClassVar[bool] = True
+    fitted: ClassVar[Mapping[str, Tensor]] = {}
+
+    def adapted(self, state: Mapping[str, Tensor]) -> Self:
+        made = copy(self)
+        vars(made)["fitted"] = state
+        return made
+
+
 @register("a3fl", version=1)
 @dataclass(frozen=True)
-class A3FL(Backdoor):
+class A3FL(FittedBackdoor):
     """The attackers fit the pixels of a square to the received model, so that it survives a model that unlearns it.
 
     Every round, before they train on stamped batches as in ``badnets``, ``steps`` times
@@ -58,8 +71,6 @@ class A3FL(Backdoor):
 
     paper: ClassVar[str] = "@zhang2023a3fl"
     cost: ClassVar[str] = "steps · (adv_epochs + 2) gradients of a batch of each attacker, and the stamps"
-    adapts: ClassVar[bool] = True
-    patch: ClassVar[Tensor | None] = None
 
     target: int = param(0, ge=0, doc="the class that stamped images are given")
     fraction: float = param(0.25, gt=0.0, le=1.0, doc="share of every batch that is stamped")
@@ -98,15 +109,10 @@ class A3FL(Backdoor):
             optimizer.step()
         return {name: p.detach() for name, p in theta.items()}
 
-    def adapted(self, state: Mapping[str, Tensor]) -> A3FL:
-        made = copy(self)
-        vars(made).update({"patch": state["patch"]} if "patch" in state else {})
-        return made
-
     def _patch(self, x: Tensor) -> Tensor:
         """The pixels ``[C k k]`` of the square on images ``x [b C H W]``."""
         grey = x.new_full((x.shape[1], self.size, self.size), 0.5)
-        return grey if self.patch is None else self.patch.to(x)
+        return self.fitted.get("patch", grey).to(x)
 
     def _stamped(self, x: Tensor, patch: Tensor) -> Tensor:
         height, width = check_images(x, self)
@@ -125,3 +131,72 @@ def _similarity(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tenso
     """The cosine similarity of all parameters together."""
     a, b = (torch.cat([values[name].flatten() for name in one]) for values in (one, other))
     return F.cosine_similarity(a, b, dim=0)
+
+
+@register("iba", version=1)
+@dataclass(frozen=True)
+class IBA(FittedBackdoor):
+    """The attackers train a small network that makes of every image a trigger of its own, and stamp with it.
+
+        x → clip_[0,1](x + ε g_ξ(x)),   ξ: steps of Adam on L(clip(x + ε g_ξ(x)), target; θ_t)
+
+    with ``g`` two convolutions of 3 × 3 and a tanh, so that no pixel moves by more than ``ε``. Every round it is
+    trained on the received model ``θ_t``, and batches are changed by it. Before the model has learnt the trigger this
+    is an evasion attack, which a large ``ε`` makes easy: its success without training is the one to compare with. The
+    source also poisons parameters that honest clients hardly move, as ``neurotoxin(attack=iba)`` does.
+
+    Args:
+        target: class ≥ 0 that such images are given; 0.
+        fraction: share ``ρ`` of a batch in (0, 1]; 0.5.
+        atk_eps: ``ε`` in (0, 1], the most that a pixel moves; 0.3 as in BackFed.
+        atk_lr: rate > 0 of Adam; 0.01.
+        steps: steps ≥ 1 of the network a round; 10.
+        width: channels ≥ 1 between the convolutions; 8.
+
+    Reference: Nguyen, Nguyen, Tran, Doan, Wong, IBA: Towards Irreversible Backdoor Attacks in Federated Learning,
+    NeurIPS 2023 (no arXiv version; its adaptive trigger generator). Deviations: the source has an autoencoder or a
+    U-Net; all attackers of a round train one network, in whole batches; it starts from the same draw in all runs.
+
+    >>> x = torch.full((2, 1, 4, 4), 0.5)
+    >>> bool(((IBA(atk_eps=0.1).trigger(x) - x).abs() <= 0.1).all())
+    True
+    """
+
+    paper: ClassVar[str] = "@nguyen2023iba"
+    cost: ClassVar[str] = "steps gradients of a batch of each attacker, and two convolutions for each poisoned image"
+
+    target: int = param(0, ge=0, doc="the class that such images are given")
+    fraction: float = param(0.5, gt=0.0, le=1.0, doc="share of every batch that is changed")
+    atk_eps: float = param(0.3, gt=0.0, le=1.0, doc="the most that a pixel moves")
+    atk_lr: float = param(0.01, gt=0.0, lt=math.inf, doc="rate of the network")
+    steps: int = param(10, ge=1, doc="steps of the network a round")
+    width: int = param(8, ge=1, doc="channels between its convolutions")
+
+    def adapt(self, model: nn.Module, x: Tensor, y: Tensor, *, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        xi = {name: w.clone().requires_grad_() for name, w in (state or self._drawn(x)).items()}
+        optimizer = torch.optim.Adam(xi.values(), lr=self.atk_lr)
+        for _ in range(self.steps):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(self._moved(x, xi)), torch.full_like(y, self.target))
+            loss.backward(inputs=list(xi.values()))  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return {name: w.detach() for name, w in xi.items()}
+
+    def _drawn(self, x: Tensor) -> dict[str, Tensor]:
+        """The first weights, drawn on the CPU in float32 wherever and whatever the images are."""
+        c, h, draws = x.shape[1], self.width, stream(0, "iba")
+        shapes = {"in.weight": (h, c, 3, 3), "in.bias": (h,), "out.weight": (c, h, 3, 3), "out.bias": (c,)}
+        bounds = {"in": (9 * c) ** -0.5, "out": (9 * h) ** -0.5}  # as torch draws those of convolutions
+        made = {name: 2 * torch.rand(shape, generator=draws) - 1 for name, shape in shapes.items()}
+        return {name: (bounds[name.split(".")[0]] * w).to(x) for name, w in made.items()}
+
+    def _moved(self, x: Tensor, xi: Mapping[str, Tensor]) -> Tensor:
+        """Images ``[b C H W]`` with the trigger that the network of weights ``xi`` makes of each."""
+        hidden = F.conv2d(x, xi["in.weight"], xi["in.bias"], padding=1).relu()
+        made = F.conv2d(hidden, xi["out.weight"], xi["out.bias"], padding=1).tanh()
+        return (x + self.atk_eps * made).clamp(0, 1)
+
+    def trigger(self, x: Tensor) -> Tensor:
+        check_images(x, self)
+        xi = self.fitted or self._drawn(x)
+        return self._moved(x, {name: w.to(x) for name, w in xi.items()})
