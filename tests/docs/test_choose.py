@@ -34,6 +34,18 @@ def test_every_line_has_the_numbers_of_the_board_and_the_first_row_of_its_task()
         assert own is next(row for row in rows.values() if row.labels[1] == "gn")
 
 
+@pytest.mark.boards
+def test_the_rows_of_local_steps_are_those_of_their_board() -> None:
+    published = sound_board(ROOT / "boards/unfinished/bench-d-fedavg.json.gz")
+    board = measured(published, published.records()).board
+    tables = {s.block: {row.labels: row for row in s.rows} for s in board.sections if s.metric == "sa"}
+    lines = re.findall(r"^\| (`[^|]*`, `[^|]*`) \| (\S+) \| (\S+) \| (\S+) \|$", PAGE, flags=re.MULTILINE)
+    assert len(lines) == 5
+    for row, *numbers in lines:
+        tasks = ("f = 2 · γ = 0.5", "f = 3 · γ = 0.5", "f = 1 · γ = 0")
+        assert [tables[task][named(row)].worst.text(spread=False) for task in tasks] == numbers
+
+
 def named(words: str) -> tuple[str, ...]:
     """The defense and the norm that a field of the table names."""
     return tuple(re.findall(r"`([^`]+)`", words))
