@@ -16,7 +16,7 @@ from fake_store import record, stored
 from robustfl.contracts import Attack
 from robustfl.data.cache import Source, load_cached
 from robustfl.data.checks import checked_arrays
-from robustfl.data.fedbn import picture
+from robustfl.data.pictures import array_of
 from robustfl.errors import StoreError, UsageError
 from robustfl.file_io import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed
@@ -113,7 +113,7 @@ def test_an_image_too_large_is_named(tmp_path: Path) -> None:
 
     Image.new("1", (20_000, 20_000)).save(tmp_path / "large.png")
     with pytest.raises(UsageError, match=r"large\.png is too large an image"):
-        picture(tmp_path / "large.png", 8)
+        array_of(tmp_path / "large.png", (8, 8))
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------
