@@ -99,7 +99,7 @@ class WeakDP(MajorityRule):
 
     Made against backdoors: clipping bounds what one row can do, noise hides what is left of it. Both are absolute
     lengths, to be chosen with network and learning rate; noise of length ``σ √d`` above that of the mean ends learning.
-    It is too little noise for a privacy guarantee, and none is claimed.
+    It is too little noise for a privacy guarantee, and none is claimed; clients add their own with ``dp-dsgd``.
 
     Args: ``M`` > 0, greatest length of a row (5); ``sigma`` ≥ 0, standard deviation of the noise on every entry
     (0.025), both as other projects have them.
