@@ -23,7 +23,7 @@ DEFENSES = (
     "nnm+trimmed-mean", "geometric-median", "rfa", "bulyan", "mda", "smea", "cge", "monna", "caf", "arc+median",
     "bucketing+median", "dnc(b=100)", "centered-clipping(L=2, tau=0.1)", "flame", "foolsgold",
     "clipped-clustering", "rlr", "huber", "gas(p=4)", "lasa", "fldetector(window=2)", "flanders",
-    "foundationfl", "freqfed", "alignins", "multi-metrics(p=0.5)",
+    "foundationfl", "freqfed", "alignins", "multi-metrics(p=0.5)", "weak-dp", "clustering", "auror", "rflbat",
 )  # fmt: skip
 OTHERS: tuple[dict[str, Any], ...] = (
     {"attack": "min-max"},
@@ -43,6 +43,12 @@ OTHERS: tuple[dict[str, Any], ...] = (
     {"norm": "fedbn", "algorithm": "fedavg", "defense": "median", "participation": 0.8},
     {"norm": "naive-bn", "defense": "median", "engine": "reference"},
     {"defense": "fltrust", "server_samples": 50, "norm": "none"},
+    {"defense": "flare", "server_samples": 50, "norm": "none"},
+    {"attack": "a3fl(size=2, steps=2)", "defense": "median", "norm": "gn"},
+    {"attack": "altermin(ls=1)", "algorithm": "fedavg(local_steps=2)", "defense": "median"},
+    {"attack": "chameleon(contrastive=1)", "algorithm": "fedavg(local_steps=2)", "defense": "median"},
+    {"algorithm": "dp-dsgd", "norm": "gn", "defense": "trimmed-mean"},
+    {"algorithm": "local-dp(local_steps=2)", "norm": "none", "defense": "median"},
 )
 CELLS = [{**SMALL, "defense": d} for d in DEFENSES] + [{**SMALL, **other} for other in OTHERS]
 
