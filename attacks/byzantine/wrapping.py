@@ -238,6 +238,7 @@ class ModelReplacement(Wrapper):
         return rows
 
     def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
+        gradient = self.inner.constrain(gradient, moved, round=round)
         idle = self.alpha == 1.0 or not self.on(round)
         return gradient if idle else self.alpha * gradient + (1.0 - self.alpha) * moved
 

@@ -215,6 +215,8 @@ def test_altermin_alternates_boosted_poisoned_steps_with_steps_near_the_servers_
     steps = [wrapped.in_step(s, None) for s in (0, 1)]
     assert [a.constrain(gradient, moved, round=r).tolist() for a in steps for r in (0, 1)][:2] == [[1, 2], [4, 8]]
     assert float(steps[1].constrain(gradient, moved, round=1)[0]) == pytest.approx(1, abs=1e-3)
+    scaled = robustfl.attack("model-replacement(altermin(boost=4, ls=2), alpha=0.5)").in_step(0, None)
+    assert scaled.constrain(gradient, moved).tolist() == [3.5, 7]
 
 
 def test_attackers_know_the_local_step_and_how_the_server_moved_last(monkeypatch: pytest.MonkeyPatch) -> None:
