@@ -23,7 +23,7 @@ GENERATED = (
     "methods.md",
     "benchmark/index.md", "benchmark/study-3.md", "benchmark/study-3.csv", "benchmark/[a-z].md",
     "benchmark/[a-z]-[0-9].md", "benchmark/boards/*",
-    "evidence/reproduction.md", "evidence/*.png",
+    "evidence/index.md", "evidence/*.png",
     "boards/quickstart/*",
 )  # fmt: skip
 """Patterns of the files, relative to ``docs``: what committed pages may link to beside committed files."""
@@ -78,7 +78,7 @@ def evidence(folder: Path) -> None:
     records = [record for path in boards("reproduction-*") for record in sound_board(path).records()]
     entries = tuple(entry(paper, item, "reduced", records=records) for paper, item in find_items(None))
     page = with_figures(Page(entries, __version__), out, ("png",))
-    (out / "reproduction.md").write_text(to_markdown(page), encoding="utf-8")
+    (out / "index.md").write_text(to_markdown(page), encoding="utf-8")
 
 
 def example(folder: Path) -> None:

@@ -94,7 +94,7 @@ _MEASURED = f"""## How it is measured
 - [{TITLE}](autobyz.md) is the attack, a fixed set that no author picked; [the study](study-3.md) chose it.
 - What is refused or diverges stays on the board, last.
 - Every attack, seed and row of a board: `robustfl report bench-d.json.gz`.
-- What papers claim, beside what is measured here: [reproduction](../evidence/reproduction.md).
+- What papers claim, beside what is measured here: [reproduction](../evidence/index.md).
 - Anybody can run a tier or one contestant of it, [check](../checking.md) a board, and [submit](../submit.md) one."""
 
 

@@ -26,7 +26,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     )  # fmt: skip
     assert made.returncode == 0, made.stdout + made.stderr
     site = tmp_path / "site"
-    for page in ("index", "methods", "benchmark/index", "benchmark/d", "evidence/reproduction", "benchmark/study-3"):
+    for page in ("index", "methods", "benchmark/index", "benchmark/d", "evidence/index", "benchmark/study-3"):
         assert (site / f"{page}.html").is_file(), page
     for board in BOARDS:
         if board.name.startswith("bench-"):
