@@ -126,8 +126,8 @@ class GridProgress(AbstractContextManager["GridProgress", None]):
         begun = f", {plan.begun} of them from a checkpoint" if plan.begun else ""
         self._print(f"{self._name}: {have}, {self._total} to run{begun} → {plan.folder}")
         if others := plan.others:
-            words = "which its report shows, too (--where says which are meant), but for those of earlier code or data"
-            self._print(f"{plan.folder} also holds {others} cells that are not of this scenario, {words}")
+            words = "reports include them, unless their code or data changed; filter with --where"
+            self._print(f"{plan.folder} also holds {others} cells of other settings: {words}")
         if self._live and self._total:
             self._bar = Progress(
                 TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
