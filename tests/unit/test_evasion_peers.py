@@ -127,8 +127,8 @@ def test_known_difference_its_squares_never_touch_the_last_row_and_column(norm, 
     if norm == "linf":
         whole = square.window
 
-        def short(corner: Tensor, side: int, height: int, width: int) -> square.Window:
-            less = torch.tensor([(n - side) / (n - side + 1) for n in (height, width)])
+        def short(corner: Tensor, side: Tensor, height: int, width: int) -> square.Window:
+            less = torch.cat([(n - side) / (n - side + 1) for n in (height, width)], dim=-1)  # [queries 2]
             return whole(corner * less, side, height, width)
 
         monkeypatch.setattr(square, "window", short)
