@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,8 @@ def to_html(board: Board) -> str:
 def to_latex(board: Board) -> str:
     """One ``table*`` per metric and block, in the size at which all fit a page; needs ``\\usepackage{booktabs}``."""
     size, kept, words = _fitting(board)
-    tables = "\n".join(_latex_table(board, s, kept(s), size, words, i) for i, s in enumerate(board.sections, 1))
+    each = enumerate(zip(board.sections, kept, strict=True), 1)
+    tables = "\n".join(_latex_table(board, section, found, size, words, i) for i, (section, found) in each)
     return "% needs \\usepackage{booktabs}\n" + tables
 
 
@@ -192,8 +194,8 @@ _SIZES = {"small": 4.5, "footnotesize": 4.1, "scriptsize": 3.8}
 """Points of a letter on average, by size."""
 
 
-def _fitting(board: Board) -> tuple[str, Callable[[Section], list[Column]], str]:
-    """The size of letters, the columns of every LaTeX table that fit a page, and what is left out in words.
+def _fitting(board: Board) -> tuple[str, list[list[Column]], str]:
+    """The size of letters, of every LaTeX table the columns that fit a page, and what is left out in words.
 
     Costs go first, unless they were asked for, then the intervals of single attacks, then the mildest attacks.
     """
@@ -202,13 +204,18 @@ def _fitting(board: Board) -> tuple[str, Callable[[Section], list[Column]], str]
     steps = [(costs, spreads, order) for costs, spreads in ((True, True), (asked, True), (asked, False))]
     steps += [(asked, False, order[:count]) for count in range(len(order) - 1, 0, -1)]
 
-    def kept(section: Section, costs: bool, spreads: bool, attacks: Sequence[int]) -> list[Column]:
-        found = columns(board, section, spreads=spreads)
-        return [c for c in found if (costs or c.kind != "cost") and (c.kind != "attack" or c.attack in attacks)]
+    @cache
+    def formatted_tables(spreads: bool) -> list[list[Column]]:
+        return [columns(board, section, spreads=spreads) for section in board.sections]
+
+    def kept(costs: bool, spreads: bool, attacks: Sequence[int]) -> list[list[Column]]:
+        return [
+            [c for c in found if (costs or c.kind != "cost") and (c.kind != "attack" or c.attack in attacks)]
+            for found in formatted_tables(spreads)
+        ]
 
     def fits(size: str, step: tuple[bool, bool, list[int]]) -> bool:
-        found = [kept(section, *step) for section in board.sections]
-        return all(_letters(each) * _SIZES[size] + 2 * _GAP * len(each) <= _PAGE for each in found)
+        return all(_letters(each) * _SIZES[size] + 2 * _GAP * len(each) <= _PAGE for each in kept(*step))
 
     sizes = [*_SIZES]
     tried = ((size, step) for i, step in enumerate(steps) for size in sizes[2 * (i > 2) : 2 + (i > 1)])
@@ -218,7 +225,7 @@ def _fitting(board: Board) -> tuple[str, Callable[[Section], list[Column]], str]
     missing = [board.attacks[i] for i in sorted({*order} - {*step[2]})]
     gone += [attacks_left_out(board, missing)] if missing else []
     words = f"Left out for lack of width: {'; '.join(gone)} (leaderboard.csv)." if gone else ""
-    return size, lambda section: kept(section, *step), words
+    return size, kept(*step), words
 
 
 def _letters(found: Sequence[Column]) -> int:

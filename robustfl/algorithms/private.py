@@ -15,16 +15,28 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 
-def private(algorithm: Algorithm, at: Tensor, work: LocalWork, clip_norm: float, noise_multiplier: float) -> Tensor:
-    """The private gradients ``[n d]`` of the next batches; raises ``UsageError`` where nobody gives any."""
-    if work.private is None:
-        raise UsageError(f"{algorithm.name} takes gradients of single examples; give LocalWork(..., private=...)")
-    return work.private(at, clip_norm, noise_multiplier)
+@dataclass(frozen=True)
+class PrivateClients(Algorithm):
+    """The part that algorithms with private gradients share; it stands before the algorithm that it changes."""
+
+    clip_norm: float = param(1.0, gt=0.0, doc="C, bound on the norm of every example's gradient")
+    noise_multiplier: float = param(1.0, ge=0.0, doc="σ, standard deviation of the noise, in C")
+
+    @property
+    def asks(self) -> frozenset[Asked]:
+        own: frozenset[Asked] = frozenset({"examples"})
+        return super().asks | own
+
+    def private(self, at: Tensor, work: LocalWork) -> Tensor:
+        """The private gradients ``[n d]`` of the next batches; raises ``UsageError`` where nobody gives any."""
+        if work.private is None:
+            raise UsageError(f"{self.name} takes gradients of single examples; give LocalWork(..., private=...)")
+        return work.private(at, self.clip_norm, self.noise_multiplier)
 
 
 @register("dp-dsgd", version=1)
 @dataclass(frozen=True)
-class PrivateDSGD(DSGD):
+class PrivateDSGD(PrivateClients, DSGD):
     """DSGD whose clients clip the gradient of every example and add noise before their momentum sees it.
 
         g_k = 1/b Σ_{i ∈ B_k} ∇ℓ_i min(1, C / ‖∇ℓ_i‖) + N(0, (σC/b)² I),   m_k ← β m_k + (1-β)(g_k + wθ)
@@ -50,21 +62,13 @@ class PrivateDSGD(DSGD):
     paper: ClassVar[str] = "@allouah2023privacy"
     cost: ClassVar[str] = "a gradient of every example per client and round; d numbers each way; d draws per client"
 
-    clip_norm: float = param(1.0, gt=0.0, doc="C, bound on the norm of every example's gradient")
-    noise_multiplier: float = param(1.0, ge=0.0, doc="σ, standard deviation of the noise, in C")
-
-    @property
-    def asks(self) -> frozenset[Asked]:
-        own: frozenset[Asked] = frozenset({"examples"})
-        return super().asks | own
-
     def gradient(self, work: LocalWork) -> Tensor:
-        return private(self, work.theta, work, self.clip_norm, self.noise_multiplier)
+        return self.private(work.theta, work)
 
 
 @register("local-dp", version=1)
 @dataclass(frozen=True)
-class LocalDP(FedAvg):
+class LocalDP(PrivateClients, FedAvg):
     """FedAvg whose clients take private local steps: the gradient of every example is clipped, and noise is added.
 
         g = 1/b Σ_{i ∈ B} ∇ℓ_i min(1, C / ‖∇ℓ_i‖) + N(0, (σC/b)² I),   θ_k ← θ_k - η (g + wθ_k)
@@ -89,16 +93,8 @@ class LocalDP(FedAvg):
     paper: ClassVar[str] = "@naseri2022local"
     cost: ClassVar[str] = "a gradient of every example in the local steps; d numbers each way; d draws per local step"
 
-    clip_norm: float = param(1.0, gt=0.0, doc="C, bound on the norm of every example's gradient")
-    noise_multiplier: float = param(1.0, ge=0.0, doc="σ, standard deviation of the noise, in C")
-
-    @property
-    def asks(self) -> frozenset[Asked]:
-        own: frozenset[Asked] = frozenset({"examples"})
-        return super().asks | own
-
     def gradient(self, theta: Tensor, work: LocalWork) -> Tensor:
-        return private(self, theta, work, self.clip_norm, self.noise_multiplier)
+        return self.private(theta, work)
 
     def bounded(self, gradient: Tensor) -> Tensor:
         return gradient
