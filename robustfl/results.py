@@ -65,8 +65,11 @@ def names(methods: Methods) -> str:
 
 
 def _overflows(shown: Tensor) -> bool:
-    """True if some entry is not finite, or its square beyond the largest number of its type."""
-    return shown.numel() > 0 and not float(shown.abs().max()) <= math.sqrt(torch.finfo(shown.dtype).max)
+    """True if some entry is not finite, or the squared length of a row beyond the largest number of its type."""
+    if not shown.numel():
+        return False
+    longest = torch.linalg.vector_norm(torch.atleast_1d(shown), dim=-1, dtype=torch.float64).max()
+    return not float(longest) <= math.sqrt(torch.finfo(shown.dtype).max)
 
 
 def _exempt(method: Method | None) -> bool:

@@ -107,7 +107,8 @@ def test_built_in_methods_are_looked_at_alike() -> None:
 
 def test_what_overflows_on_huge_rows_and_what_is_exempt_may_be_infinite() -> None:
     made, like, rule = torch.tensor([[torch.inf, 1.0]]), torch.zeros(1, 2), robustfl.defense("mean").aggregator
-    assert received(made, like, rule, "aggregate()", torch.tensor([[2e19, 0.0]])) is made
+    for huge in ([[2e19, 0.0]], [[1.0, 0.0], [1.5e19, 1.5e19]]):  # an entry, and a length that none of them has
+        assert received(made, like, rule, "aggregate()", torch.tensor(huge)) is made
     for attack in ("nan", "timed(attack=nan, start=2)", "timed(inf)"):
         assert received(made, like, robustfl.attack(attack), "forge()", torch.zeros(1)) is made
     for shown in (torch.tensor([[1e19, 0.0]]), torch.zeros(0, 2), torch.tensor([[1e19]], dtype=torch.float64)):
