@@ -28,9 +28,6 @@ def facts_of(cell: Cell) -> SimpleNamespace:
     x.trains, x.selects = bool(users) and m.objective.needs_adversaries, bool(users) and x.select == "validation"
     x.users, x.others, x.taking_part = users, x.clients - len(users), x.participation * x.clients
     x.nobody = f"{f'with objective = {x.objective!r}' if users else f'at = {x.at!r},'} nobody trains adversarially"
-    handed_on = m.propagation is not None and not m.propagation.propagation.every_round and x.scope == "statistics"
-    x.attacked = 1 if handed_on else s.end
-    x.where = "statistics that are handed on for tests alone" if handed_on else x.whole
     return x
 
 
@@ -51,6 +48,8 @@ ATTACKS: tuple[Rule, ...] = (
      "{attack} has no effect with n = {s.participants} and f = {s.attackers}: its {m.attack.strength} is 0, so the "
      "attackers send the honest mean"),  # with weights or a propagation the plain mean that they send is another one
 )  # fmt: skip
+FIRST: dict[str, Callable[[Any], int]] = {"fldetector": lambda p: p.window + 2, "flanders": lambda p: 3}
+"""The round in which a defense judges clients for the first time."""
 SETTINGS: tuple[Rule, ...] = (
     ("target", lambda x: x.scope == "update", "{it}: with scope = 'update' attackers leave statistics alone"),
     ("scope target", lambda x: x.f and not x.forges and x.m.attack.poisons_data,
@@ -61,9 +60,6 @@ SETTINGS: tuple[Rule, ...] = (
      "scope = 'statistics': {attack} forges updates alone, so what is left of it is poisoned data"),
     ("quota attackers_data byzantine", lambda x: x.f == 0, "{it}: f = 0"),
     ("quota", lambda x: x.participation == 1, "{it}: every client takes part in every round"),
-    ("quota", lambda x: x.s.attackers and x.f_declared == x.f != x.s.attackers and x.defense != "mean",
-     "quota = true: {s.attackers} of {s.participants} attack in every round, and the defense is told f = {f}; "
-     "f_declared={s.attackers} tells it what it meets"),
     ("byzantine", lambda x: len(x.s.candidates or ()) == x.clients, "{it}: with at = {at!r} that is everybody"),
     ("branch", lambda x: not x.branched, "{it}: {norm} has no branches"),
     ("", lambda x: x.tests_at and x.branched and not x.trains,
@@ -87,14 +83,14 @@ SETTINGS: tuple[Rule, ...] = (
      "schedule: factor = {schedule.factor:g} changes no rate in {planned}"),
     ("norm", lambda x: x.m.norm.frozen(0, x.rounds),
      "norm = {norm!r} freezes the statistics before the first round: mean 0 and variance 1, or a file's"),
-    ("norm", lambda x: _unreached(x.rounds, x.m.norm), "norm = {norm!r} in {planned}: {found}"),
-    ("algorithm", lambda x: _unreached(x.s.end, x.m.algorithm), "algorithm = {algorithm!r} in {whole}: {found}"),
-    ("objective", lambda x: _unreached(x.s.end, x.m.objective), "objective = {objective!r} in {whole}: {found}"),
-    ("attack", lambda x: x.f and "one_batch" in x.m.algorithm.asks and _alternating(x.m.attack),
-     "attack = {attack!r} with {algorithm}: of one local step a round only its first stage is left; parameters of the "
-     "others change nothing"),
-    ("attack", lambda x: x.f and _unreached(x.attacked, x.m.attack), "attack = {attack!r} in {where}: {found}"),
-    ("", lambda x: _unreached(x.s.end, *x.m.defense.parts), "defense = {defense!r} in {whole}: {found}"),
+    ("norm", lambda x: x.m.norm.name == "fedtan-ii" and x.rounds <= x.m.norm.switch_round,
+     "norm = {norm!r}: its switch is never reached in {planned}, so it is fedtan"),
+    ("norm", lambda x: x.m.norm.name == "fixbn" and not x.m.norm.frozen(x.rounds - 1, x.rounds),
+     "norm = {norm!r}: its switch is never reached in {planned}, so it is naive-bn"),
+    ("", lambda x: x.m.objective.name == "pnc" and x.m.objective.lam and x.s.end <= x.m.objective.warmup,
+     "objective = {objective!r}: its warm-up never ends in {whole}: ST users train on clean inputs only"),
+    ("", lambda x: [first for p in x.m.defense.parts if x.s.end < (first := FIRST.get(p.name, lambda _: 0)(p))],
+     "defense = {defense!r} in {whole}: nobody is judged before round {found[0]}, so it is the mean"),
     ("defense", lambda x: isinstance(x.m.norm, OneMachineNorm), "{it}: {norm} is one machine, all rows are the same"),
     ("defense", lambda x: x.silent, "{it}: with {norm} clients send nothing"),
     ("", lambda x: x.silent and type(x.m.algorithm).server_step is not Algorithm.server_step,
@@ -103,8 +99,8 @@ SETTINGS: tuple[Rule, ...] = (
     ("select evaluate_ra", lambda x: not any(measured_in(t, x.s.end, x.evaluate_every, x.tail)
                                              for t in range(1, x.s.end)),
      "{it}: of {whole} only the last is evaluated (evaluate_every = {evaluate_every})"),
-    ("", lambda x: tuple(filter(None, map(odd_radius, x.m.evasions))), "evasions: {found}"),
-    ("", lambda x: tuple(filter(None, map(short_way, x.m.evasions))), "evasions: {found}"),
+    ("", lambda x: tuple(words for e in x.m.evasions for words in (odd_radius(e), short_way(e)) if words),
+     "evasions: {found}"),
     ("", lambda x: odd_radius(x.m.train_evasion), "train_evasion: {found}"),  # its way may well be a short one
     ("precision", lambda x: x.precision == "tf32" and x.dtype != "float32",
      "{it}: it shortens products of float32, and dtype = {dtype!r}"),
@@ -113,57 +109,6 @@ SETTINGS: tuple[Rule, ...] = (
     ("", lambda x: x.tail > x.s.end, "tail = {tail} is more than {whole}: the mean is over all of them"),
 )  # fmt: skip
 """The first rule about a setting that holds is reported; without a setting, every one."""
-SCOPES: tuple[Rule, ...] = (("scope", lambda x: x.no_statistics, "{it}: {norm} sends no statistics"),)
-"""The rule about a scope that is an axis: its cells are the same training."""
-PARAMETERS: tuple[tuple[str, str, Callable[[Any, int], Any], str], ...] = (
-    ("fldetector", "window", lambda p, t: t < p.window + 2 and p.window + 2,
-     "{it} judges nobody before round {found}, so it is the mean"),
-    ("flanders", "window", lambda p, t: t < 3, "nobody is judged before round 3, so it is the mean"),
-    ("flanders", "window", lambda p, t: 3 <= t < p.window + 2 and p.window != type(p).window, "{it} is never full"),
-    ("bucketing", "s", lambda p, t: p.s == 1, "{it} changes nothing: every bucket is one row"),
-    ("hbn", "lam", lambda p, t: t == 1, ""),
-    ("fedtan-ii", "switch_round", lambda p, t: t <= p.switch_round, "{it} is never reached, so it is fedtan"),
-    ("fixbn", "switch", lambda p, t: not p.frozen(t - 1, t), "{it} is never reached, so it is naive-bn"),
-    ("pnc", "warmup", lambda p, t: p.lam and t <= p.warmup, "{it} never ends: ST users train on clean inputs only"),
-    ("fedacg fedavgm", "server_momentum", lambda p, t: t == 1, "{it} changes nothing: there is none yet"),
-    ("crfl", "sigma", lambda p, t: t == 1, "{it} covers no model: the last round adds no noise"),
-    ("moon", "mu", lambda p, t: t == 1, "{it} changes nothing: nobody has a previous model, and it is fedavg"),
-    ("", "keep_momentum", lambda p, t: t == 1, ""),
-    ("mimic", "warm_up", lambda p, t: t <= p.warm_up != type(p).warm_up, "{it} never ends, so no target is final"),
-    ("poisonedfl", "decay period level least", lambda p, t: t <= p.period, ""),
-    ("lazy", "source", lambda p, t: t == 1, "there is no old message yet, so attackers send what they computed"),
-    ("lazy", "period", lambda p, t: 1 < t <= p.period, ""),
-    ("timed", "every", lambda p, t: p.every > 1 and p.start < min(p.stop or t, t) <= p.start + p.every,
-     "{it} comes to no second attack"),
-    ("timed", "stop", lambda p, t: p.start < t <= p.stop, ""),
-    ("rop", "location reference", lambda p, t: t == 1, ""),
-    ("neurotoxin", "ratio", lambda p, t: t == 1, "{it} changes nothing: there is no last aggregate yet"),
-)  # fmt: skip
-"""Methods (none: all), parameters, when those of a method ``p`` come to nothing in a training of ``t`` rounds, words.
-
-Without words the parameter changes nothing, and is not reported at its default.
-"""
-
-
-def _alternating(attack: Any) -> bool:
-    """True if the attack, or one that it wraps, does something else from local step to local step."""
-    return attack is not None and (attack.name in ("altermin", "chameleon") or _alternating(attack.inner))
-
-
-def _unreached(rounds: int, *methods: Any) -> tuple[str, ...]:
-    """The parameters of methods, and of the attacks that they wrap, that come to nothing in so many rounds."""
-    told = []
-    for p in methods:
-        own = p.name if type(p).__module__.startswith("robustfl.") else ""  # a plug-in of another kind may be so called
-        for names, parameters, when, words in PARAMETERS:
-            for name in parameters.split() if not names or own in names.split() else []:
-                value = getattr(p, name, None)
-                given = value if words else value != getattr(type(p), name, None)
-                if given and (found := when(p, rounds)):
-                    it = f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                    told.append((words or "{it} changes nothing").format(it=it, found=found))
-        told += _unreached(rounds, p.inner) if getattr(p, "inner", None) else []
-    return tuple(told)
 
 
 def noop_settings(cell: Cell, rules: tuple[Rule, ...] = SETTINGS) -> Iterator[str]:
@@ -181,10 +126,7 @@ def noop_settings(cell: Cell, rules: tuple[Rule, ...] = SETTINGS) -> Iterator[st
 
 
 def no_effect(cell: Cell) -> str | None:
-    """Why the attack of a cell leaves the honest mean as it is, or None.
-
-    A strength that an attack searches while it runs is in no certificate; the run then measures what it moved.
-    """
+    """Why the attack of a cell leaves the honest mean as it is, or None; a strength that it searches is not known."""
     attacks = cell.methods.attack.forges or cell.methods.attack.poisons_data
     return next(noop_settings(cell, ATTACKS), None) if attacks else None
 
@@ -203,5 +145,6 @@ def cell_warnings(cells: Iterable[Cell], rules: tuple[Rule, ...] = SETTINGS) -> 
 
 def scenario_warnings(scenario: Scenario, cells: Iterable[Cell]) -> list[str]:
     """One line for everything in a scenario that changes nothing; ``cells`` are those of it that run."""
-    rules = SCOPES + SETTINGS if is_axis("scope", scenario.cell.get("scope")) else SETTINGS
+    same: Rule = ("scope", lambda x: x.no_statistics, "{it}: {norm} sends no statistics")  # the scopes of an axis
+    rules = (same, *SETTINGS) if is_axis("scope", scenario.cell.get("scope")) else SETTINGS
     return [*cell_warnings(cells, rules), *idle_rules(scenario)]
