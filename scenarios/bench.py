@@ -363,9 +363,7 @@ def near_first(results: Results) -> list[str]:
     """The contestants that the results do not tell from the first, itself among them; none without a test."""
     from robustfl.reports.benchmark.data import measured  # loads pandas, which a worker has no use for
 
-    store = Store(results.folder)
-    records = [r for r in store.load().results if r.key in results.keys]
-    protocol = carried(store.description())
+    records, protocol = results.records(), carried(Store(results.folder).description())
     board = measured(publish(records, name="near", protocol=protocol), records)
     compared = board.compared
     if not compared.results:

@@ -501,3 +501,8 @@ def key_of(resolved: Mapping[str, Any]) -> str:
 def labels(cell: Cell) -> dict[str, Any]:
     """A cell as tables print it, in JSON data: every setting, methods as specs."""
     return labels_of(cell.model_dump(mode="json"))
+
+
+def default_labels() -> dict[str, Any]:
+    """The labels of the cell of all defaults."""
+    return labels(Cell.of({}))

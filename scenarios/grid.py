@@ -19,9 +19,8 @@ from robustfl.registry import guests, load_file, load_plugins, loaded_files, pac
 from robustfl.reports.store import Store
 from robustfl.tempdirs import sweep
 
-from .cell import Cell
 from .checkpoint import commit, discard
-from .expand import SCOPE, asked, labels
+from .expand import SCOPE, asked, default_labels
 from .kept_models import missing_models
 from .memory import REMEDY, memory_of, slots_on
 from .noop_settings import scenario_warnings
@@ -62,7 +61,7 @@ class Results:
         """One row per cell of the grid that the store has."""
         from robustfl.reports.frame import frame
 
-        return frame(self._records())
+        return frame(self.records())
 
     def leaderboard(self) -> pd.DataFrame:
         """The leaderboard of the grid's own cells, whatever else is in the folder."""
@@ -75,9 +74,10 @@ class Results:
         """Figures of the grid's own cells, as matplotlib axes: ``results.plot.heatmap()``."""
         from robustfl.reports.notebook import Plots
 
-        return Plots(self._records)
+        return Plots(self.records)
 
-    def _records(self) -> list[CellResult]:
+    def records(self) -> list[CellResult]:
+        """The records of the grid's own cells that the store has."""
         return [r for r in Store(self.folder).load().results if r.key in self.keys]
 
     def _repr_html_(self) -> str:
@@ -209,7 +209,7 @@ def _described(todo: Plan, facts: Mapping[str, Any]) -> dict[str, Any]:
         "description": scenario.description,
         "scenario": plain(scenario.model_dump(mode="json")),
         "cells": {key: cell.labels for key, cell in todo.cells.items()},
-        "defaults": labels(Cell.of({})),
+        "defaults": default_labels(),
     }
     ensemble = asked(scenario)
     if ensemble is not None:

@@ -7,9 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from robustfl.cli import options as shared
 from robustfl.cli.boards import print_comparison
-from robustfl.cli.grid import load_plugins, print_plan
-from robustfl.cli.options import given
+from robustfl.cli.grid import print_plan
+from robustfl.cli.options import PATH, Command, Word, given, load_plugins
 from robustfl.cli.printing import as_json, console, print_board, say, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import RobustflError, UsageError
@@ -38,14 +41,57 @@ _TAKES = {
 _OPTIONS = {name: None for names in _TAKES.values() for name in names}
 
 
+@click.command(cls=Command, short_help="Run the benchmark: tune every contestant alike, measure it under AutoByz.")
+@click.argument("tier", type=Word(shared.BENCHMARKS), metavar="TIER")
+@click.argument("row", required=False, metavar="[ROW]")
+@click.option("--attack", "attacks", multiple=True, metavar="ATTACK", help="beat: an attack to run on the row.")
+@click.option("--scope", metavar="both|update|statistics", help="beat: what it forges [default: both].")
+@click.option("--by", metavar="NAME", help="beat: whom boards and pages name for it.")
+@click.option(
+    "--contestant",
+    "--row",
+    "contestants",
+    multiple=True,
+    metavar="DEFENSE[/NORM[/ALGORITHM]]",
+    help="Only these, or others that the tier does not have [default: all of the tier]; where they stand in the "
+    "published table is printed, too.",
+)
+@click.option("--list", "listing", is_flag=True, help="Print the tier's contestants and what each tries; run nothing.")
+@shared.DRY_RUN
+@click.option("--set", "settings", multiple=True, metavar="A.B=C", help="Change the protocol; the board says so.")
+@shared.STORES
+@click.option("--board", type=PATH, help="Also write the board, with every search.")
+@click.option("--page", type=PATH, help="Also write the pages of tier, study or site into this folder.")
+@click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    type=PATH,
+    help="Read this board, or this data of a study; run nothing. For the site: once per board.",
+)
+@shared.JOBS
+@shared.THREADS
+@shared.DEVICE
+@shared.DATA_ROOT
+@shared.plugins()
+@shared.FORMAT
 def bench(
     tier: str, row: str | None, *, attacks: tuple[str, ...], scope: str | None, by: str | None,
     contestants: tuple[str, ...], listing: bool, dry_run: bool, settings: tuple[str, ...], out: str,
     board: Path | None, page: Path | None, sources: tuple[Path, ...], plugins: tuple[str, ...], form: str, **how: Any,
 ) -> int:  # fmt: skip
-    """Run a tier, a study of AutoByz or attacks on a row, or write the site.
+    """Run a TIER of the benchmark: d (embedded digits), d-fedavg, d-all, m (MNIST), c (CIFAR-10), p (propagation).
 
-    1 if a cell failed, or the study chose another set. ``how`` is of ``RunOptions``.
+    Every contestant tries equally many configurations on validation data, then runs under AutoByz. Beat runs attacks on
+    one ROW of a board, DEFENSE/NORM[/ALGORITHM], and with --board writes the board in which they count. Study-3 is what
+    AutoByz version 3 was chosen by; it ends with 1 if its data choose another set. The site is written from boards of
+    all tiers.
+
+    \b
+    robustfl bench d --contestant nnm+median/fbn
+    robustfl bench d --list
+    robustfl bench beat nnm+median/fbn --from boards/d-core.json.gz --attack "alie(z=1.5, sign=1)"
+    robustfl bench site --from bench-d.json --from bench-p.json --page pages
     """
     from robustfl.reports.store import refuse_board, refuse_store
 
@@ -166,8 +212,7 @@ def _publish(results: Results, board: Path | None, page: Path | None, form: str)
     from robustfl.reports.store import Store
 
     store = Store(results.folder)
-    records = [r for r in store.load().results if r.key in results.keys]
-    published = publish_described(records, store.description(), name=results.folder.name)
+    published = publish_described(results.records(), store.description(), name=results.folder.name)
     written = [] if board is None else [write_board(published, board)]
     if "autobyz" in (published.protocol or {}):
         found = _measured(published, published.records())
@@ -212,7 +257,6 @@ def _beat(
     from robustfl.reports.frame import frame
     from robustfl.reports.published import sound_board, write_board
     from robustfl.reports.ranking import without_effect
-    from robustfl.reports.store import Store
     from robustfl.scenarios.beat import challenge, with_challenge
 
     if row is None or len(sources) != 1 or not attacks:
@@ -221,7 +265,7 @@ def _beat(
     contestant, scenario = challenge(read, row, attacks, scope=scope, plugins=plugins)
     before = _followed(sources[0], read)
     results = run(scenario)
-    records = [r for r in Store(results.folder).load().results if r.key in results.keys]
+    records = results.records()
     without = [r for r in records if r.status not in ("done", "diverged")]
     if without or results.lost:
         why = without[0].reason if without else "cells are lost"
@@ -308,10 +352,9 @@ def _followed(source: Path, read: Published) -> Measured:
 
 def _measured(read: Published, records: Sequence[CellResult]) -> Measured:
     from robustfl.reports.benchmark.data import measured
-    from robustfl.scenarios import Cell
-    from robustfl.scenarios.expand import labels
+    from robustfl.scenarios.expand import default_labels
 
-    return measured(read, records, labels(Cell.of({})))
+    return measured(read, records, default_labels())
 
 
 def _write_site(boards: Sequence[tuple[Measured, Path | None]], page: Path, left_out: Sequence[str] = ()) -> list[Path]:
@@ -330,14 +373,11 @@ def _write_site(boards: Sequence[tuple[Measured, Path | None]], page: Path, left
 def _studied(source: Path | None, run: Any) -> Study:
     """The data of the study, after what is missing of it has run; or of a file."""
     from robustfl.reports.benchmark.study import read_study, study_of
-    from robustfl.reports.store import Store
     from robustfl.scenarios import Scenario
 
     if source is not None:
         return read_study(source)
-    results = run(Scenario.load(f"bench/{STUDY}"))
-    records = [r for r in Store(results.folder).load().results if r.key in results.keys]
-    return study_of(records)
+    return study_of(run(Scenario.load(f"bench/{STUDY}")).records())
 
 
 def study(found: Study, *, page: Path | None, form: str) -> int:

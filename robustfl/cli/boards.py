@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustfl.cli.options import FORMAT, PATH, PLOTS, Command, Word, plugins, tolerance, where
+from robustfl.cli.options import FORMAT, PATH, PLOTS, Command, Word, load_plugins, plugins, tolerance, where
 from robustfl.cli.printing import as_json, console, print_board, say, table
 from robustfl.errors import UsageError
 from robustfl.origins import named_methods
@@ -103,10 +103,9 @@ def report(
 
 def papers_of(results: Iterable[CellResult], plugins: tuple[str, ...]) -> dict[str, str]:
     """The line ``paper`` of every method the records name and this installation knows, by ``"defense nnm"``."""
-    from robustfl.registry import entries, load_file
+    from robustfl.registry import entries
 
-    for plugin in plugins:
-        load_file(plugin)
+    load_plugins(plugins)
     named = {str(method["name"]) for record in results for _, method in named_methods(record.cell)}
     return {f"{e.kind} {e.name}": e.cls.paper for e in entries() if e.name in named and e.cls.paper}
 
@@ -155,15 +154,14 @@ def merge(*, sources: tuple[Path, ...], out: Path, names: tuple[str, ...], toler
     """
     from robustfl.reports.published import merge as merging
     from robustfl.reports.published.diff import in_a_line
-    from robustfl.scenarios import Cell
-    from robustfl.scenarios.expand import labels
+    from robustfl.scenarios.expand import default_labels
 
     if len(sources) < 2 and not sources[0].is_file():
         raise UsageError("merge: name at least two stores or boards, or one board to make a store of")
     read = merging.read_sources(sources, names)
     merged = merging.merge(read, tolerance=tolerance)
     if not merged.conflicts:
-        merging.write_merge(merged, read, out, defaults=labels(Cell.of({})))
+        merging.write_merge(merged, read, out, defaults=default_labels())
     if form == "json":
         as_json({
             "cells": len(merged.results), "agreed": merged.agreed, "copied": merged.copied,
@@ -208,10 +206,9 @@ def compare(*, mine: Path, published: Path | None, whole: bool, form: str) -> in
     """
     from robustfl.reports.comparison import compare as comparing
     from robustfl.reports.tables import to_json
-    from robustfl.scenarios import Cell
-    from robustfl.scenarios.expand import labels
+    from robustfl.scenarios.expand import default_labels
 
-    found = comparing(mine, published, defaults=labels(Cell.of({})))
+    found = comparing(mine, published, defaults=default_labels())
     code = 1 if found.board is None else 0
     if form == "json":
         made = None if found.board is None else json.loads(to_json(found.board))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from robustfl.cli.options import FORMAT, Command, Finite, plugins
+from robustfl.cli.options import FORMAT, Command, Finite, load_plugins, plugins
 from robustfl.cli.printing import as_json, console, table
 from robustfl.errors import UsageError, closest, near, told
 
@@ -25,10 +25,7 @@ def check(target: str, *, plugins: tuple[str, ...], limit: float, form: str) -> 
     robustfl check my_attack.py
     robustfl check 'foe(eta=2)'
     """
-    from robustfl.registry import load_file
-
-    for plugin in plugins:
-        load_file(plugin)
+    load_plugins(plugins)
     found = _file(target, limit) if _is_file(target) else _named(target, limit)
     if form == "json":
         as_json([{**f, "checks": [dataclasses.asdict(c) for c in f["checks"]]} for f in found])
@@ -86,10 +83,8 @@ def _named(target: str, limit: float) -> list[dict[str, Any]]:
     name, params = parse(target)
     found = [e for e in entries() if e.name == name]
     if not found:
-        known = [e.name for e in entries()]
-        if hint := _near_file(name):
-            raise UsageError(f"no method or file {name!r}{hint}")
-        raise UsageError(f"no method or file {name!r}; {closest(name, known)}")
+        hint = _near_file(name) or f"; {closest(name, [e.name for e in entries()])}"
+        raise UsageError(f"no method or file {name!r}{hint}")
     return [_suite(e, create(e.kind, target) if params else e.cls, limit) for e in found]
 
 

@@ -16,9 +16,6 @@ from robustfl.registry import KINDS, Entry, entries
 from robustfl.testing import laws
 
 _OWN_LINES = {"kind", "name", "version", "paper", "cost", "exempt"}
-_MATHEMATICS = re.compile(r"[=←→↦∼~√Σ∏∈≤≥²‖⁻·/∘-]|\w\(.*\)")
-_EQUATION = re.compile(r"(\w+: )?``")
-_PLAIN_KINDS = {"model", "dataset"}
 KNOWLEDGE = {
     "blind": "the attackers' own rows alone",
     "partial": "the attackers' own rows, in place of the honest ones",
@@ -47,7 +44,6 @@ class Facts:
     version: int
     origin: str
     summary: str
-    formula: str
     doc: str
     parameters: tuple[Parameter, ...]
     facts: Mapping[str, str]
@@ -62,7 +58,6 @@ def facts_of(entry: Entry) -> Facts:
         version=entry.version,
         origin=entry.origin,
         summary=summary(doc),
-        formula="" if entry.kind in _PLAIN_KINDS else formula(doc),
         doc=doc,
         parameters=tuple(map(_parameter, dataclasses.fields(entry.cls))),  # type: ignore[arg-type]
         facts=_facts(entry.cls),
@@ -76,26 +71,6 @@ def summary(doc: str) -> str:
     'Signed steps, projected.'
     """
     return re.sub(r"(; then|[:,;])$", ".", doc.split("\n\n")[0].replace("\n", " ").replace("``", ""))
-
-
-def formula(doc: str) -> str:
-    """The equation of a docstring: a paragraph that is one, else a second one that starts with code, else any code."""
-    paragraphs = [p for p in doc.split("\n\n") if not p.startswith(("Args", ">>>"))]
-    for paragraph in paragraphs[1:]:
-        lines = paragraph.splitlines()
-        if all(line.startswith("    ") for line in lines):
-            return " ".join(line.strip() for line in lines)
-        if re.fullmatch(r"``[^`]+``[,.;:]?", " ".join(lines)):
-            return paragraph.replace("\n", " ").strip("`,.;:")
-    first, second = (*paragraphs[:2], "", "")[:2]
-    if _EQUATION.match(second):
-        first, second = second, first
-    return _equations(first) or _equations(second)
-
-
-def _equations(paragraph: str) -> str:
-    spans = re.findall(r"``(.+?)``", paragraph.replace("\n", " "))
-    return "; ".join(s for s in spans if _MATHEMATICS.search(s))
 
 
 def _parameter(field: dataclasses.Field[Any]) -> Parameter:
@@ -139,11 +114,7 @@ def _clients(cls: type[Method]) -> str:
         needs = [cls().min_clients(f) for f in range(4)]  # type: ignore[attr-defined]
     except (TypeError, ValueError):
         return ""
-    slope, rest = needs[1] - needs[0], needs[0]
-    listed = ", ".join(f"{need} for f={f}" for f, need in enumerate(needs))
-    if slope == 0 or [rest + slope * f for f in range(4)] != needs:
-        return listed
-    return f"{'' if slope == 1 else slope}f{f' + {rest}' if rest else ''} ({listed})"
+    return ", ".join(f"{need} for f={f}" for f, need in enumerate(needs))
 
 
 # --- the page of all methods -----------------------------------------------------------------------------------------

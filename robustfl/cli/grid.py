@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from robustfl.cli.options import (
-    CELL_MINUTES,
-    DRY_RUN,
-    JOBS,
-    STORES,
-    Command,
-    Folder,
-    presets_and_files,
-    scenario_options,
-)
+from robustfl.cli import options as shared
+from robustfl.cli.options import Command, Folder, load_plugins, presets_and_files, scenario_options
 from robustfl.cli.printing import as_json, console, percent, print_board, say, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
@@ -42,13 +34,13 @@ def _indices(ctx: click.Context, param: click.Parameter, text: str | None) -> tu
 
 @click.command(cls=Command, short_help="Run every missing cell of a scenario; print the leaderboard.")
 @click.argument("scenario", default="quickstart", shell_complete=presets_and_files)
-@STORES
-@JOBS
+@shared.STORES
+@shared.JOBS
 @click.option("--gpus", callback=_indices, metavar="0,1", help="Spread cells over these GPUs.")
 @click.option("--slots", type=click.IntRange(1), help="Cells at once on each GPU [default: by memory].")
 @click.option("--cluster", metavar="tcp://HOST:PORT", help="Run cells on the workers of this dask scheduler.")
-@CELL_MINUTES
-@DRY_RUN
+@shared.CELL_MINUTES
+@shared.DRY_RUN
 @scenario_options
 def grid(
     scenario: str, *, out: str, dry_run: bool, settings: tuple[str, ...],
@@ -99,15 +91,6 @@ def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> 
 
     load_plugins(plugins)
     return Scenario.load(scenario, settings=settings).beside(plugins)
-
-
-def load_plugins(plugins: tuple[str, ...]) -> None:
-    """Load the files of ``--plugin``, with a warning for one without a method; it may extend robustfl in other ways."""
-    from robustfl.registry import load_file
-
-    for plugin in plugins:
-        if not load_file(plugin):
-            say(f"warning: plug-in {plugin!r}: no method has @register(name) in it", err=True)
 
 
 def print_plan(scenario: Scenario, options: RunOptions, *, out: str, form: str) -> Estimate:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustfl.cli.options import FORMAT, KINDS, Command, Word, plugins, presets
+from robustfl.cli.options import FORMAT, KINDS, Command, Word, load_plugins, plugins, presets
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import UsageError, closest
 
@@ -25,7 +25,7 @@ def list_methods(kind: str | None, *, plugins: tuple[str, ...], markdown: bool, 
 
     KIND: attacks, evasions, defenses, norms, algorithms, objectives, models, datasets, partitions, presets.
     """
-    _load(plugins)
+    load_plugins(plugins)
     if markdown:
         from robustfl.cli.facts import page
 
@@ -54,7 +54,7 @@ def show(name: str, *, plugins: tuple[str, ...], form: str) -> int:
     from robustfl.cli.facts import facts_of
     from robustfl.registry import entries
 
-    _load(plugins)
+    load_plugins(plugins)
     everything = entries()
     found = [facts_of(e) for e in everything if e.name == name]
     if not found:
@@ -87,17 +87,9 @@ def _print(facts: Any) -> None:
     if facts.parameters:
         rows = [list(dataclasses.astuple(p)) for p in facts.parameters]
         screen.print(table(["parameter", "type", "default", "allowed", ""], rows))
-    lines = {"from": facts.origin, "formula": facts.formula, **facts.facts}
-    for label, value in lines.items():
+    for label, value in {"from": facts.origin, **facts.facts}.items():
         if value:
             say(f"{label}: {value}")
-
-
-def _load(plugins: tuple[str, ...]) -> None:
-    from robustfl.registry import load_file
-
-    for plugin in plugins:
-        load_file(plugin)
 
 
 def _members(plural: str) -> list[dict[str, Any]]:

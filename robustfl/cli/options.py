@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from robustfl.cli.printing import only_ours
+from robustfl.cli.printing import only_ours, say
 from robustfl.errors import UsageError, near
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -161,6 +161,15 @@ def given(*names: str) -> str:
 def plugins(words: str = "Load methods from a Python file.") -> Callable[[F], F]:
     """``--plugin FILE``, as often as wanted; ``words`` say what the command does with it."""
     return click.option("--plugin", "plugins", multiple=True, type=click.Path(), help=words)
+
+
+def load_plugins(plugins: tuple[str, ...]) -> None:
+    """Load the files of ``--plugin``, with a warning for one without a method; it may extend robustfl in other ways."""
+    from robustfl.registry import load_file
+
+    for plugin in plugins:
+        if not load_file(plugin):
+            say(f"warning: plug-in {plugin!r}: no method has @register(name) in it", err=True)
 
 
 def where(words: str) -> Callable[[F], F]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustfl import __version__
-from robustfl.cli.options import DATA_ROOT, DEVICE, FORMAT, JOBS, PATH, STORES, THREADS, Command, Word
+from robustfl.cli import options as shared
+from robustfl.cli.options import PATH, Command, Word
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
@@ -31,15 +32,15 @@ processor or another order of sums rounds away. Two commits differ by up to 1.6 
               help="The protocol's size.")  # fmt: skip
 @click.option("--list", "listing", is_flag=True, help="Print every table and figure with its state and time left.")
 @click.option("--run/--no-run", default=True, show_default=True, help="Run what is missing before writing the page.")
-@STORES
+@shared.STORES
 @click.option("--report", default="reproduction", show_default=True, type=PATH, help="Folder of the page.")
 @click.option("--from", "boards", multiple=True, type=PATH, help="Read this board; run nothing.")
 @click.option("--board", type=PATH, help="Also write the cells as one board.")
-@JOBS
-@THREADS
-@DEVICE
-@DATA_ROOT
-@FORMAT
+@shared.JOBS
+@shared.THREADS
+@shared.DEVICE
+@shared.DATA_ROOT
+@shared.FORMAT
 def reproduce(
     target: str | None, *, scale: Any, listing: bool, run: bool, out: str, report: Path, boards: tuple[Path, ...],
     board: Path | None, form: str, **how: Any,

@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustfl.cli.options import (
-    CELL_MINUTES,
-    CELLS,
-    DATA_ROOT,
-    EVERY_CELL,
-    FORMAT,
-    PATH,
-    PREPARE,
-    SAMPLE,
-    WORK,
-    Command,
-    given,
-    plugins,
-    tolerance,
-    where,
-)  # fmt: skip
+from robustfl.cli import options as shared
+from robustfl.cli.options import PATH, Command, given, tolerance
 from robustfl.cli.printing import as_json, console, say, table
 from robustfl.errors import UsageError
 
@@ -37,21 +23,21 @@ _WORDS = {True: "passes", False: "REFUSED", None: "not checked"}
 
 @click.command(cls=Command, short_help="Run cells of a published board again and compare.")
 @click.argument("board", type=PATH)
-@CELLS
-@EVERY_CELL
-@where("Only cells of this row, e.g. defense=krum.")
-@SAMPLE
+@shared.CELLS
+@shared.EVERY_CELL
+@shared.where("Only cells of this row, e.g. defense=krum.")
+@shared.SAMPLE
 @tolerance("By how much an accuracy may differ here, whatever the board claims.", default=None)
 @click.option("--check-only", is_flag=True, help="Check the file and the versions; run nothing.")
 @click.option("--isolated", is_flag=True, help="Train without test data, evaluate without attacks and defenses.")
-@WORK
-@PREPARE
-@CELL_MINUTES
-@plugins()
+@shared.WORK
+@shared.PREPARE
+@shared.CELL_MINUTES
+@shared.plugins()
 @click.option("--device", metavar="auto|cpu|cuda[:i]", help="Where to train [default: as the board says].")
 @click.option("--threads", type=click.IntRange(1), help="Threads per cell [default: as the board says].")
-@DATA_ROOT
-@FORMAT
+@shared.DATA_ROOT
+@shared.FORMAT
 def verify(
     board: Path,
     *,
@@ -164,18 +150,18 @@ def _labels(labels: Mapping[str, Any]) -> str:
 @click.option("--check", "checks", is_flag=True, help="Check a submission instead of writing one.")
 @click.option("--out", type=PATH, help="Folder of the submission  [default: submissions/NAME]")
 @click.option("--name", help="What it is called  [default: the store's name]")
-@plugins("A file that methods of the cells are from.")
+@shared.plugins("A file that methods of the cells are from.")
 @tolerance("By how much an accuracy may differ when a cell is run again.")
 @click.option("--trust", is_flag=True, help="Run its code, in processes of its own: you have read it.")
 @click.option("--against", type=PATH, help="The board it wants to join: its attacks and seeds.")
-@CELLS
-@EVERY_CELL
-@SAMPLE
-@WORK
-@PREPARE
-@CELL_MINUTES
-@DATA_ROOT
-@FORMAT
+@shared.CELLS
+@shared.EVERY_CELL
+@shared.SAMPLE
+@shared.WORK
+@shared.PREPARE
+@shared.CELL_MINUTES
+@shared.DATA_ROOT
+@shared.FORMAT
 def submit(
     target: Path, *, checks: bool, out: Path | None, name: str | None, plugins: tuple[str, ...], tolerance: float,
     cells: int | None, everything: bool, form: str, **how: Any,
