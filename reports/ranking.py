@@ -64,8 +64,8 @@ class _Placed:
         return None if not self.done or absent(self.cell.get(name)) else float(self.cell[name])
 
 
-Groups = Mapping[Labels, Mapping[Labels, Sequence[_Placed]]]
-"""The cells by task and contestant."""
+def _numbers(cells: Iterable[_Placed], name: str) -> list[float]:
+    return [value for p in cells if (value := p.number(name)) is not None]
 
 
 def rank_board(
@@ -93,13 +93,14 @@ def rank_board(
     metrics = sorted(ranked_metrics(table), key=lambda m: (m != "sa", m == "ra_worst", natural(m)))
     placed, notes = _placed(cells, texts, grouping)
     calm = _calm_costs(placed, autobyz)
+    sections = _sections(placed, grouping, metrics, attacks, autobyz, calm)
     counts = Counter(str(s) for s in table["status"])
     shared = [c for c in labels if c not in (*grouping.contestant, *grouping.own, *grouping.task)]
     board = Board(
         scenario=", ".join(sorted({text(s) for s in table.get("scenario", []) if isinstance(s, str)})),
         label_names=tuple(map(bare, grouping.contestant)),
         attacks=attacks,
-        sections=tuple(_sections(placed, grouping, metrics, attacks, autobyz, calm)),
+        sections=tuple(_ranged(s, all_pairs=True) for s in sections) if all_pairs else tuple(sections),
         task_names=tuple(map(bare, grouping.task)),
         own_names=tuple(map(bare, grouping.own)),
         defaults={k: text(v) for k, v in (labels_of(LATER) | dict(defaults or {})).items()},
@@ -110,10 +111,8 @@ def rank_board(
         versions=_versions(table),
         autobyz=autobyz,
         calm_costs=calm,
+        all_pairs=all_pairs,
     )
-    if all_pairs:
-        ranged = tuple(_ranged(section, all_pairs=True) for section in board.sections)
-        board = replace(board, sections=ranged, all_pairs=True)
     done = [(p.who, p.cell) for p in placed if p.done]
     seeds = {p.seed for p in placed if p.done}
     told = (*how_to_read(board, compare), *notes_of_cells(board, done))
@@ -138,11 +137,9 @@ _NOT_COMPARED = {
 
 def _check(table: pd.DataFrame, compare: Sequence[str]) -> None:
     needed = ["status", "attack", "seed", "sa"]
-    for column in needed:
-        if column not in table:
-            raise UsageError(
-                f"leaderboard: the table has no column {column!r}; it needs {', '.join(needed)} and labels"
-            )
+    if lacking := [column for column in needed if column not in table]:
+        told = f"it needs {', '.join(needed)} and labels"
+        raise UsageError(f"leaderboard: the table has no column {lacking[0]!r}; {told}")
     if table.empty:
         raise UsageError("leaderboard: the table has no cells")
     allowed = [c for c in label_columns(table) if c not in _NOT_COMPARED]
@@ -177,9 +174,8 @@ def _calm_costs(placed: Sequence[_Placed], autobyz: Asked | None) -> bool:
 
     What attacks search and rehearse is no cost of a defense, and rows may have met others.
     """
-    rows = {(p.task, p.who) for p in placed}
     calm = {(p.task, p.who) for p in placed if p.attack == NO_ATTACK and p.number("seconds_per_round") is not None}
-    return bool(calm) if autobyz is not None else calm == rows
+    return bool(calm) if autobyz is not None else calm == {(p.task, p.who) for p in placed}
 
 
 def without_effect(cell: Cell) -> bool:
@@ -220,19 +216,17 @@ def _sections(
         places[p.attack].append(p)
     names = [bare(c) for c in grouping.task]
     rows: dict[tuple[Labels, str], list[Row]] = {}
-    for task in sorted(tasks, key=lambda task: natural(" ".join(task))):
-        expected = {a: len({p.seed for places in tasks[task].values() for p in places.get(a, ())}) for a in attacks}
+    for task, found in sorted(tasks.items(), key=lambda item: natural(" ".join(item[0]))):
+        expected = {a: len({p.seed for places in found.values() for p in places.get(a, ())}) for a in attacks}
         for metric in metrics:
-            rows[task, metric] = [
-                _row(who, places, metric, expected, autobyz, calm) for who, places in tasks[task].items()
-            ]
+            rows[task, metric] = [_row(who, at, metric, expected, autobyz, calm) for who, at in found.items()]
     overall = [
         ranked_section(OVERALL, (), metric, _overall([rows[key] for key in rows if key[1] == metric], attacks), attacks)
         for metric in (metrics if len(tasks) > 1 else ())
     ]
     return overall + [
-        ranked_section(row_name(names, task) or OVERALL, task, metric, found, attacks)
-        for (task, metric), found in rows.items()
+        ranked_section(row_name(names, task) or OVERALL, task, metric, ranked, attacks)
+        for (task, metric), ranked in rows.items()
     ]
 
 
@@ -253,18 +247,16 @@ def _row(
     inside = autobyz.members if autobyz is not None else ()
     attacked = [e for a, e in found.items() if a != NO_ATTACK and a not in inside and not e.idle]
     calm = [e for a, e in found.items() if a == NO_ATTACK and e.expected]
-    counted = (
-        attacked if any(e.expected for e in attacked) else calm or [replace(e, idle=False) for e in found.values()]
-    )
-    hardest = worst(counted)
+    if not any(e.expected for e in attacked):
+        attacked = calm or [replace(e, idle=False) for e in found.values()]
+    hardest = worst(attacked)
     if places.keys() == {NO_ATTACK} != set(attacks):  # others were attacked: its worst case is at most this
         hardest = replace(hardest, bound=True)
     cells = [p for found in places.values() for p in found]
-    timed = [p for p in cells if p.attack == NO_ATTACK] if calm_costs else cells
-    took = [seconds for p in timed if (seconds := p.number("seconds_per_round")) is not None]
+    took = _numbers((p for p in cells if p.attack == NO_ATTACK or not calm_costs), "seconds_per_round")
     return Row(
         who, None, tuple(found[a] for a in attacks), hardest, fmean(took) if took else None,
-        max((int(memory) for p in cells if (memory := p.number("peak_memory"))), default=None),
+        max((int(memory) for memory in _numbers(cells, "peak_memory") if memory), default=None),
         own=cells[-1].own, members=members, member_seeds=seeds, chance=_chance_if_there(places.get(NO_ATTACK, ())),
     )  # fmt: skip
 
@@ -285,7 +277,7 @@ def _place(cells: Sequence[_Placed], metric: str, expected: int) -> TableCell:
 
 def _chance_if_there(cells: Sequence[_Placed]) -> float | None:
     """The accuracy of guessing, if accuracy without attack is no better within the uncertainty of the test set."""
-    chances = [chance for p in cells if (chance := p.number("chance")) is not None]
+    chances = _numbers(cells, "chance")
     if not chances:
         return None
     chance, place = fmean(chances), _place(cells, "sa", len(cells))
@@ -321,7 +313,7 @@ def _overall(tables: Sequence[Sequence[Row]], attacks: Sequence[str]) -> list[Ro
         [attack != NO_ATTACK and acts(row.cells[i] for row in table) for i, attack in enumerate(attacks)]
         for table in tables
     ]
-    union = dict.fromkeys(labels for table in by_labels for labels in table)
+    union = dict.fromkeys(row.labels for table in tables for row in table)
     return [_mean_row(labels, [table.get(labels, empty) for table in by_labels], acted, attacks) for labels in union]
 
 
@@ -376,11 +368,8 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     scores = [round(_score(r), 9) for r in rows if r.worst.exact]
     ranks: list[Row] = []
     for row in rows:
-        rank = None
-        if row.worst.exact:
-            rank = 1 + sum(s > round(_score(row), 9) for s in scores)
-        elif row.worst.count("diverged"):
-            rank = len(scores) + 1
+        last = len(scores) + 1 if row.worst.count("diverged") else None
+        rank = 1 + sum(s > round(_score(row), 9) for s in scores) if row.worst.exact else last
         ranks.append(replace(row, rank=rank))
     return sorted(ranks, key=lambda r: (r.rank is None, r.rank or 0, -_score(r), natural(" ".join(r.labels))))
 

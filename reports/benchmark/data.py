@@ -194,6 +194,11 @@ class Measured:
                 return dict(found)
         return {}
 
+    def row(self, section: Section, contestant: str) -> Row:
+        """The row of a contestant. Raises ``KeyError`` for one that the board does not have."""
+        search = self.facts["contestants"][contestant]
+        return next(row for row in section.rows if self.search(row) == search)
+
     def values(self, label: str) -> list[str]:
         """The values that a setting has under attack, in words."""
         if label in self.board.task_names:
@@ -242,6 +247,44 @@ def measured(
     board = with_cross_chosen(rank_board(table, autobyz=asked_of(said), defaults=defaults))
     board = replace(board, notes=(*board.notes, words)) if words else board
     return Measured(published, board, tuple(records), said["benchmark"])
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One row of one table: its accuracy under AutoByz, under the attacks that came beside it, and under all of them.
+
+    All are of the worst attack, chosen for every seed on the others.
+    """
+
+    task: str
+    before: TableCell
+    under: Mapping[str, TableCell]
+    after: TableCell
+
+    @property
+    def lower(self) -> bool:
+        """True if the attacks lowered it; a divergence is below any accuracy."""
+        return _height(self.after) < _height(self.before)
+
+
+def _height(place: TableCell) -> float:
+    return -1.0 if place.count("diverged") else place.mean if place.mean is not None else 2.0
+
+
+def lowered(before: Measured, after: Measured, contestant: str) -> list[Lowered]:
+    """A contestant's row without and with the attacks that ``after`` alone has: the mean over tasks, then each.
+
+    Raises ``KeyError`` for a contestant that the boards do not have.
+    """
+    found = []
+    tables = ([s for s in it.board.sections if s.metric == "sa"] for it in (before, after))
+    for first, second in zip(*tables, strict=True):
+        row, later = before.row(first, contestant), after.row(second, contestant)
+        met = {a for a, place in zip(before.board.attacks, row.cells, strict=True) if place.expected}
+        cells = zip(after.board.attacks, later.cells, strict=True)
+        new = {a: place for a, place in cells if place.expected and a not in met}
+        found.append(Lowered(first.block, row.worst, new, later.worst))
+    return found
 
 
 def percent(place: TableCell, *, spread: bool = True) -> str:

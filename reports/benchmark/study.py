@@ -1,4 +1,4 @@
-"""The study behind AutoByz: which few attacks come as close to the worst case as the whole zoo, on every contestant."""
+"""The study behind AutoByz, and its page: which few attacks come as close to the worst case as the whole zoo."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import math
+import re
 import tomllib
 import zlib
 from collections import defaultdict
@@ -14,12 +15,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from robustfl.autobyz import TITLE, Ensemble
 from robustfl.errors import UsageError, reason
+from robustfl.papers import spelled_out
 from robustfl.records import CellResult
 
+from ..board import in_words
+from ..columns import percent_text
 from ..frame import frame
 from ..grouping import NO_ATTACK, values_of
 from ..ranking import without_effect
+from ..tables import markdown_table
 
 WITHIN = 0.01
 """An attack attains a contestant's worst case if its accuracy is at most this much higher."""
@@ -173,7 +179,9 @@ def read_study(path: str | Path) -> Study:
     tried: dict[Contestant, list[Tried]] = defaultdict(list)
     baseline: dict[Contestant, float] = {}
     try:
-        for line in csv.DictReader(io.StringIO(_text(Path(path))), strict=True):
+        data = Path(path).read_bytes()
+        text = (gzip.decompress(data) if Path(path).suffix == ".gz" else data).decode("utf-8")
+        for line in csv.DictReader(io.StringIO(text), strict=True):
             if {*line} != {*_HEAD} or None in line.values():
                 raise ValueError(f"a line has other columns than {', '.join(_HEAD)}")
             who = tuple(line[name] for name in _WHO)
@@ -188,12 +196,6 @@ def read_study(path: str | Path) -> Study:
     return Study(tried, baseline)
 
 
-def _text(path: Path) -> str:
-    """The text of a file, compressed if its name ends in ``.gz``."""
-    data = path.read_bytes()
-    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-
-
 def _accuracy(text: str) -> float:
     """An accuracy in [0, 1]; 0 where a training left none. Raises ``ValueError`` otherwise."""
     value = float(text or 0)
@@ -203,34 +205,126 @@ def _accuracy(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Killer:
-    """An attack that published work holds against rules, which is a member whatever the cells say."""
-
-    attack: str
-    rules: tuple[str, ...]
-    paper: str
-
-
-@dataclass(frozen=True)
 class About:
     """The facts of the study beside its cells: the version of AutoByz it is about, known killers, and what was cut.
 
-    ``limit`` is how many members there may be.
+    ``limit`` is how many members there may be. ``required`` are members whatever the cells say: attacks that published
+    work (``papers``) holds against rules, with these.
     """
 
     version: int
     limit: int
-    killers: tuple[Killer, ...] = ()
-    cut: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def required(self) -> dict[str, tuple[str, ...]]:
-        """By attack the rules that it is known to defeat."""
-        return {killer.attack: killer.rules for killer in self.killers}
+    required: Mapping[str, tuple[str, ...]]
+    papers: Mapping[str, str]
+    cut: tuple[tuple[str, str], ...]
 
 
 def about() -> About:
     """The facts of the study, from ``study.toml``."""
     entry = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    killers = tuple(Killer(k["attack"], tuple(k["rules"]), k["paper"]) for k in entry["killer"])
-    return About(entry["version"], entry["limit"], killers, tuple((c["what"], c["words"]) for c in entry["cut"]))
+    killers, cut = entry["killer"], tuple((c["what"], c["words"]) for c in entry["cut"])
+    rules, papers = {k["attack"]: tuple(k["rules"]) for k in killers}, {k["attack"]: k["paper"] for k in killers}
+    return About(entry["version"], entry["limit"], rules, papers, cut)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+_PAGE = """# The study behind AutoByz version {version}
+
+Which attacks must a defense survive? Every paper picks its own. [AutoByz](autobyz.md) is a set that no author picked:
+{rule}. This page and the choice are made from
+[the data]({name}.csv) by
+
+```bash
+robustfl bench {name} --from {name}.csv --page pages
+```
+
+which ends with exit code 1 if the data say another choice than AutoByz version {version}. Without `--from` it runs what
+is missing of the preset `bench/{name}` first."""
+
+_LIMITED = """at most {limit} attacks: those known to defeat some rule, then one after another the attack that takes
+most from what the set misses of the worst case of *all* attacks below, summed over contestants"""
+
+
+def study_page(study: Study, choice: Choice, ensemble: Ensemble, of: About, name: str) -> str:
+    """The page of the study ``name`` in Markdown: choice, what it misses, every attack and contestant, the cuts."""
+    head = _PAGE.format(rule=_LIMITED.format(limit=of.limit), version=ensemble.version, name=name)
+    parts = [
+        f"{head}\n\n{_size(study)}",
+        f"## The choice\n\n{_choice(study, choice, of)}",
+        f"## Every attack\n\n{_attacks(study, choice)}",
+        f"## Every contestant\n\n{_contestants(study, choice)}",
+        "## What was cut\n\n" + "\n".join(f"- **{what}**: {words}." for what, words in of.cut),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _size(study: Study) -> str:
+    rows = study.contestants
+    data = "data × " if _several(study, 0) else ""
+    return (
+        f"{len(rows)} contestants (rule × norm × {data}heterogeneity) and {len(study.attacks)} attacks: "
+        f"{sum(len(row) for row in rows.values())} cells in which an attack was possible and had an effect. "
+        "A diverged training has accuracy 0."
+    )
+
+
+def _choice(study: Study, choice: Choice, of: About) -> str:
+    lines = []
+    for attack in choice.members:
+        why = f"attains the worst case of {study.attained(attack)} contestants"
+        if attack in choice.required:
+            why = f"known to defeat {', '.join(of.required[attack])} ({spelled_out(of.papers[attack])})"
+        lines.append([f"`{attack}`", why])
+    return f"{markdown_table(['member', 'why'], 'll', lines)}\n\n{_attained(study, choice)}"
+
+
+def _attained(study: Study, choice: Choice) -> str:
+    missed = "; ".join(f"{_who(study, who)} by {100 * gap:.1f} points" for who, gap in choice.missed)
+    return (
+        f"{TITLE} attains the worst case of {choice.covered} of {choice.total} contestants "
+        f"({choice.covered / choice.total:.1%}). {f'It misses {missed}.' if missed else 'It misses none.'}"
+    )
+
+
+def _attacks(study: Study, choice: Choice) -> str:
+    found = []
+    for attack in study.attacks:
+        gaps = [row[attack].sa - study.worst(who) for who, row in study.contestants.items() if attack in row]
+        mean = f"{100 * math.fsum(gaps) / len(gaps):.1f}" if gaps else "–"
+        found.append((-study.attained(attack), attack, len(gaps), mean))
+    heads = ["attack", "member", "attains the worst case of", "of", "mean distance to it (points)"]
+    return markdown_table(heads, "llrrr", [
+        [f"`{attack}`", "yes" if attack in choice.members else "", str(-count), str(tried), mean]
+        for count, attack, tried, mean in sorted(found)
+    ])  # fmt: skip
+
+
+def _contestants(study: Study, choice: Choice) -> str:
+    lines = []
+    for who, row in study.contestants.items():
+        own = {a: row[a] for a in choice.members if a in row}
+        clean = percent_text(study.unattacked(who))
+        lines.append([_who(study, who), clean, *_least(row), *(_least(own) if own else ["–", "–"])])
+    heads = ["contestant", "no attack", "worst case", "by", TITLE, "by"]
+    return f"SA in %, one seed.\n\n{markdown_table(heads, 'lrrlrl', lines)}"
+
+
+def _least(row: Mapping[str, Tried]) -> list[str]:
+    """The least accuracy, and the attack that it is under."""
+    attack = min(row, key=lambda a: row[a].sa)
+    return [f"{100 * row[attack].sa:.1f}", f"`{attack}`"]
+
+
+def _who(study: Study, who: Sequence[str]) -> str:
+    """A contestant in words, with the data and the number of attackers where they are not the same for all."""
+    dataset, defense, norm, partition, f, _ = who
+    words = [defense, norm, in_words("partition", partition)]
+    words += [f"f = {f}"] if _several(study, 4) else []
+    words += [re.sub(r"^resized\(dataset='?(\w+).*", r"\1", dataset)] if _several(study, 0) else []
+    return " · ".join(words)
+
+
+def _several(study: Study, place: int) -> bool:
+    """True if the contestants differ in this part of what names them."""
+    return len({who[place] for who in study.contestants}) > 1

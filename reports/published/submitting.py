@@ -10,8 +10,10 @@ import os
 import re
 import shutil
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -173,40 +175,21 @@ def incomplete(present: Sequence[Labels], wanted: Sequence[Labels]) -> list[str]
     A task's attacks and seeds are those of all cells ``present``, given by their labels, and of those that are
     ``wanted`` of the same task.
     """
-    tasks: dict[str, _Task] = {}
+    met: dict[str, dict[tuple[str, str], set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
+    asked: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for labels in present:
-        tasks.setdefault(_task(labels), _Task()).add(labels)
-    for labels in wanted:
-        if (task := tasks.get(_task(labels))) is not None:
-            task.meets.add(_meeting(labels))
-    return [words for task in tasks.values() for words in task.missing()]
-
-
-@dataclass
-class _Task:
-    """The contestants of one task with what each of them has met, and what there is to meet: attacks and seeds."""
-
-    names: dict[str, str] = field(default_factory=dict)
-    met: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
-    meets: set[tuple[str, int]] = field(default_factory=set)
-
-    def add(self, labels: Labels) -> None:
         who = {name: labels.get(name) for name in _OF_A_CONTESTANT}
-        key = canonical(who)
-        self.names[key] = f"{who['defense']}, {who['norm']}"
-        self.met.setdefault(key, set()).add(_meeting(labels))
-        self.meets.add(_meeting(labels))
-
-    def missing(self) -> list[str]:
-        attacks, seeds = {attack for attack, _ in self.meets}, {seed for _, seed in self.meets}
-        whole = {(attack, seed) for attack in attacks for seed in seeds}
-        found = []
-        for key, met in self.met.items():
-            left = sorted(whole - met)
-            if left:
+        met[_task(labels)][f"{who['defense']}, {who['norm']}", canonical(who)].add(_meeting(labels))
+    for labels in (*present, *wanted):
+        asked[_task(labels)].add(_meeting(labels))
+    found = []
+    for task, contestants in met.items():
+        attacks, seeds = map(set, zip(*asked[task], strict=True))
+        for (name, _), own in contestants.items():
+            if left := sorted({*product(attacks, seeds)} - own):
                 lacks = some([f"{shown(attack)} with seed {seed}" for attack, seed in left])
-                found.append(f"{shown(self.names[key])} lacks {lacks}")
-        return found
+                found.append(f"{shown(name)} lacks {lacks}")
+    return found
 
 
 def _task(labels: Labels) -> str:

@@ -253,7 +253,7 @@ def _beat(
 ) -> int:  # fmt: skip
     """Run attacks on one row of a board; print what they make of it, and write the board in which they count."""
     from robustfl.autobyz import TITLE
-    from robustfl.reports.benchmark.beaten import lowered
+    from robustfl.reports.benchmark.data import lowered
     from robustfl.reports.frame import frame
     from robustfl.reports.published import sound_board, write_board
     from robustfl.reports.ranking import without_effect
@@ -358,7 +358,7 @@ def _measured(read: Published, records: Sequence[CellResult]) -> Measured:
 
 
 def _write_site(boards: Sequence[tuple[Measured, Path | None]], page: Path, left_out: Sequence[str] = ()) -> list[Path]:
-    from robustfl.reports.benchmark.writing import Shown, write_benchmark
+    from robustfl.reports.benchmark.pages import Shown, write_benchmark
     from robustfl.scenarios.protocol import protocol
 
     for found, file in boards:
@@ -383,8 +383,7 @@ def _studied(source: Path | None, run: Any) -> Study:
 def study(found: Study, *, page: Path | None, form: str) -> int:
     """Write the page of the study behind the newest AutoByz, with its data; 1 if the data say another choice."""
     from robustfl.autobyz import ensemble_of
-    from robustfl.reports.benchmark.study import about
-    from robustfl.reports.benchmark.study_page import study_page
+    from robustfl.reports.benchmark.study import about, study_page
     from robustfl.reports.store import write_atomic
 
     of = about()

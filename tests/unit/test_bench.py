@@ -19,8 +19,7 @@ from robustfl.cli.bench import STUDY, _publish
 from robustfl.defenses import parse_pipeline
 from robustfl.errors import RobustflError, UsageError
 from robustfl.reports.benchmark.data import measured
-from robustfl.reports.benchmark.study import Study, Tried, about, read_study, study_of
-from robustfl.reports.benchmark.study_page import study_page
+from robustfl.reports.benchmark.study import Study, Tried, about, read_study, study_of, study_page
 from robustfl.reports.loading import board_of
 from robustfl.reports.published import publish_described
 from robustfl.reports.published.merge import merge, read_sources, write_merge

@@ -19,8 +19,7 @@ from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.benchmark.data import Measured, measured
-from robustfl.reports.benchmark.tier import changed_words
-from robustfl.reports.benchmark.writing import Shown, write_benchmark
+from robustfl.reports.benchmark.pages import Shown, changed_words, write_benchmark
 from robustfl.reports.published import publish, read_board, write_board
 
 BOARDS = Path(__file__).parents[2] / "boards"
