@@ -21,7 +21,7 @@ from torch import nn
 from robustfl.contracts import NormLayer
 from robustfl.gradients import channels_last
 from robustfl.layout import flatten_parameters, layout_of
-from robustfl.models.dropout import ClientDropout
+from robustfl.models.network import ClientDropout
 from robustfl.randomness import stream
 from robustfl.registry import create
 from tests.passes import plain_gradients, shared_gradients

@@ -30,7 +30,7 @@ from robustfl.engine import Experiment
 from robustfl.engine.one_pass import Mixed, in_one_pass
 from robustfl.errors import Refused, RobustflError
 from robustfl.layout import layout_of, read_statistics
-from robustfl.models.dropout import seed_dropout
+from robustfl.models.network import seed_dropout
 from robustfl.randomness import numpy_stream, stream
 from robustfl.registry import create, describe
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from robustfl.distributed import ALONE, Team
-from robustfl.engine.client_state import LIMIT
+from robustfl.engine.personal import LIMIT
 from robustfl.errors import UsageError
 from robustfl.parameters import python_numbers
 from robustfl.records import CurvePoint

@@ -32,7 +32,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS: dict[str, tuple[str, ...]] = {
-    "aggregators": ("defenses/aggregators/*.py", "defenses/preaggregators/*.py"),
+    "aggregators": ("defenses/aggregators/*.py", "defenses/preaggregators.py"),
     "attacks": ("attacks/byzantine/*.py",),
     "norms": ("robustfl/norms/*.py",),
     "algorithms": ("robustfl/algorithms/*.py",),
@@ -52,8 +52,8 @@ BY_HAND: tuple[tuple[str, str, str], ...] = (
     ("attacks/byzantine/mimic.py", "(centred @ z) @ centred", "(honest @ z) @ honest"),
     ("robustfl/norms/merging.py", "((totals[i] - 1) * momentum)", "(totals[i] * momentum)"),
     ("robustfl/norms/merging.py", "(values / values.sum(0)).unbind(1) if by_values else None", "None"),
-    ("robustfl/algorithms/scaffold.py", "moved * (len(messages) / work.clients)", "moved"),
-    ("robustfl/algorithms/fednova.py", "float(shares @ weights / shares.sum())", "float(weights.mean())"),
+    ("robustfl/algorithms/local_objectives.py", "moved * (len(messages) / work.clients)", "moved"),
+    ("robustfl/algorithms/fedavg.py", "float(shares @ weights / shares.sum())", "float(weights.mean())"),
     ("robustfl/data/partitions.py", "cuts[:, -1] = counts  #", "pass  #"),
     ("robustfl/data/partitions.py", "taken, left = taken + take, left - take", "left = left - take"),
     ("attacks/evasion/pgd.py", "low, high = (x - eps)", "low, high = (current - eps)"),

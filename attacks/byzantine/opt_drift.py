@@ -16,7 +16,7 @@ from robustfl.errors import UsageError
 from robustfl.parameters import param
 from robustfl.registry import register
 
-from .edge import edge
+from .fang import edge
 from .search import Climb, Found, Search, farthest
 from .sight import alike, centre_and_spread, honest_rows, random_signs
 

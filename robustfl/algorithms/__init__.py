@@ -1,12 +1,8 @@
 """Federated algorithms: what a client does between two messages, and the server's step."""
 
-from robustfl.algorithms.crfl import CRFL
-from robustfl.algorithms.dsgd import DSGD
-from robustfl.algorithms.fedavg import FedAvg
-from robustfl.algorithms.fednova import FedNova
-from robustfl.algorithms.local_objectives import FedMeta, FedProx, FedSAM, Moon
-from robustfl.algorithms.private import LocalDP, PrivateDSGD
-from robustfl.algorithms.scaffold import Scaffold
+from robustfl.algorithms.fedavg import DSGD, FedAvg, FedNova
+from robustfl.algorithms.local_objectives import FedMeta, FedProx, FedSAM, Moon, Scaffold
+from robustfl.algorithms.private import CRFL, LocalDP, PrivateDSGD
 from robustfl.algorithms.schedules import constant, cosine, geometric, step
 from robustfl.algorithms.server_optimizers import FedACG, FedAdam, FedAvgM
 

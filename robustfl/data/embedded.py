@@ -11,9 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from robustfl.contracts import Arrays
-from robustfl.data.cache import Source
 from robustfl.data.checks import Array, checked_arrays
-from robustfl.data.stored import StoredDataset
+from robustfl.data.stored import Source, StoredDataset
 from robustfl.parameters import param
 from robustfl.randomness import numpy_stream
 from robustfl.registry import register

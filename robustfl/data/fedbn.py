@@ -14,11 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from robustfl.contracts import Arrays
-from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
 from robustfl.data.pictures import arrays_of
 from robustfl.data.resized import fitted
-from robustfl.data.stored import StoredDataset
+from robustfl.data.stored import Source, StoredDataset, file_stamp
 from robustfl.errors import DataMissing, UsageError, reason
 from robustfl.parameters import param
 from robustfl.randomness import numpy_stream

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from robustfl.contracts import Arrays
-from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
 from robustfl.data.pictures import arrays_of, common_form
 from robustfl.data.specs import find_path
-from robustfl.data.stored import StoredDataset
+from robustfl.data.stored import Source, StoredDataset, file_stamp
 from robustfl.errors import UsageError, reason, some
 from robustfl.parameters import param
 from robustfl.registry import register

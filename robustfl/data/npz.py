@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from robustfl.contracts import Arrays
-from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import CLIENTS, NAMES, Array, checked_arrays
 from robustfl.data.specs import find_path
-from robustfl.data.stored import StoredDataset
+from robustfl.data.stored import Source, StoredDataset, file_stamp
 from robustfl.errors import UsageError, reason
 from robustfl.parameters import param
 from robustfl.registry import register

@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from robustfl.contracts import Arrays
-from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
 from robustfl.data.npz import npz_source
-from robustfl.data.stored import StoredDataset
+from robustfl.data.stored import Source, StoredDataset, file_stamp
 from robustfl.errors import DataMissing, UsageError, reason, told
 from robustfl.parameters import param
 from robustfl.registry import register

@@ -12,10 +12,9 @@ import torch
 from torch.nn import functional as F
 
 from robustfl.contracts import Arrays, Dataset
-from robustfl.data.cache import Source
 from robustfl.data.checks import CLIENTS, NAMES, Array, checked_arrays
 from robustfl.data.specs import dataset_from_spec
-from robustfl.data.stored import StoredDataset
+from robustfl.data.stored import Source, StoredDataset
 from robustfl.errors import UsageError
 from robustfl.parameters import check, param
 from robustfl.registry import register

@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 
 from robustfl.contracts import Arrays
-from robustfl.data.cache import Source, file_stamp
 from robustfl.data.checks import Array, checked_arrays
 from robustfl.data.fedbn import lines_of
 from robustfl.data.pictures import arrays_of
 from robustfl.data.public import Public
+from robustfl.data.stored import Source, file_stamp
 from robustfl.errors import DataMissing, UsageError
 from robustfl.registry import register
 

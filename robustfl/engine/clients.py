@@ -17,7 +17,7 @@ from robustfl.engine.personal import lent
 from robustfl.engine.statistics import begin, collect, collecting, resize
 from robustfl.errors import Refused
 from robustfl.gradients import Plan, Unsupported, at_once, channels_last, serving
-from robustfl.models.dropout import ClientDropout
+from robustfl.models.network import ClientDropout
 from robustfl.randomness import stream
 from robustfl.results import pair, received
 

@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from robustfl.distributed import ALONE, Team
-from robustfl.engine.client_state import LIMIT, allocate_client_state
 from robustfl.engine.experiment import Experiment
-from robustfl.engine.personal import Personal
+from robustfl.engine.personal import LIMIT, Personal, allocate_client_state
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from robustfl.contracts import LockstepLayer, NormLayer, Reducer, Reports, StatisticsLayer
 from robustfl.errors import RobustflError
 from robustfl.layout import Layout, write_statistics
-from robustfl.models.dropout import ClientDropout
+from robustfl.models.network import ClientDropout
 
 
 def begin(

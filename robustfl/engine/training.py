@@ -14,12 +14,11 @@ from robustfl.contracts import Aggregated, Context, Rehearsal, Reports, ServerWo
 from robustfl.defenses.stack import LONGEST
 from robustfl.distributed import ALONE, Team
 from robustfl.engine.client_sharding import ClientSharding, MessageStack
-from robustfl.engine.client_state import LIMIT, settle
 from robustfl.engine.clients import Clients
 from robustfl.engine.experiment import Experiment
 from robustfl.engine.local_training import Messages, Round, train_locally
 from robustfl.engine.outputs import noise_outputs, representations
-from robustfl.engine.personal import lent
+from robustfl.engine.personal import LIMIT, lent, settle
 from robustfl.engine.propagation import propagate_statistics
 from robustfl.engine.state import LocalModels, RoundRecord, State, initial_state
 from robustfl.engine.statistics_aggregation import StatisticsChannel

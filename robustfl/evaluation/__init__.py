@@ -8,8 +8,7 @@ from robustfl.evaluation.accuracy import (
     robust_accuracy,
     standard_accuracy,
 )
-from robustfl.evaluation.communication import Traffic, traffic
-from robustfl.evaluation.computation import ProductCounter, macs_per_epoch
+from robustfl.evaluation.costs import ProductCounter, Traffic, macs_per_epoch, traffic
 from robustfl.evaluation.forgetting import Forgetting, forgetting
 
 __all__ = [

@@ -5,8 +5,7 @@ Rows must be finite. On the CPU a C compiler, where there is one, makes medians,
 """
 
 from robustfl.kernels.gram import CentredGram, at_hand, centred_gram, last_bits, products_with, squared_distances
-from robustfl.kernels.moments import mean_and_std
-from robustfl.kernels.order import RankMean, median_rule, tame_rank_mean, trimmed_mean_rule
+from robustfl.kernels.order import RankMean, mean_and_std, median_rule, tame_rank_mean, trimmed_mean_rule
 
 __all__ = [
     "CentredGram",

@@ -1,7 +1,8 @@
-"""Means of order statistics over the rows of a stack: medians and trimmed means without sorting."""
+"""Order statistics over the rows of a stack without sorting, and means and standard deviations."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from robustfl.errors import UsageError
 from robustfl.kernels import fused, native
-from robustfl.kernels.blocks import at_once
+from robustfl.kernels.blocks import at_once, blocks, width
 from robustfl.kernels.networks import MIN, Network, Program, network, program
 
 
@@ -93,3 +94,47 @@ def trimmed_mean_rule(n: int, f: int) -> RankMean:
 def median_rule(n: int) -> RankMean:
     """The rule that takes the middle value, or the mean of the two middle ones."""
     return RankMean(n, (n - 1) // 2, n // 2 + 1)
+
+
+def mean_and_std(X: Tensor, ddof: int = 1) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation ``[d]`` of every column of ``X [n d]``, in two passes over each block.
+
+    The divisor of the variance is ``n - ddof``; where that is not positive the deviation is NaN, as in torch.
+
+    >>> mean_and_std(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
+    (tensor([2., 5.]), tensor([1.4142, 0.0000]))
+    """
+    n, d = X.shape
+    X = X.detach()
+    mean, std = X.new_empty(d), X.new_empty(d)
+    divisor = n - ddof if n > ddof else math.nan
+    if at_once(X):
+        mean = (X - X[0]).mean(0).add_(X[0])
+        return mean, (X - mean).square_().sum(0).div_(divisor).sqrt_()
+    if native.ready(X):
+        native.mean_and_variance(X, divisor, mean, std)
+        return mean, std.sqrt_()
+    began = perf_counter()
+    step = width(n + 3, d, X)
+    scratch = X.new_empty((2, step))
+    for block in blocks(d, step):
+        w = block.stop - block.start
+        _mean_and_variance(X[:, block], mean[block], std[block], scratch[:, :w], divisor)
+    native.charge(perf_counter() - began)
+    return mean, std.sqrt_()
+
+
+def _mean_and_variance(rows: Tensor, mean: Tensor, variance: Tensor, scratch: Tensor, divisor: float) -> None:
+    """One block. The mean is taken of the differences to the first row, so equal rows have deviation exactly 0."""
+    difference, total = scratch.unbind(0)
+    first, *others = rows.unbind(0)
+    mean.zero_()
+    for row in others:
+        torch.sub(row, first, out=difference)
+        mean.add_(difference)
+    mean.div_(len(others) + 1).add_(first)
+    total.zero_()
+    for row in (first, *others):
+        torch.sub(row, mean, out=difference)
+        total.add_(difference.mul_(difference))
+    torch.div(total, divisor, out=variance)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from robustfl.models.alexnet import AlexNet
-from robustfl.models.cnns import BucketingCnn, DigitsCnn, DigitsNet, DomainsCnn, FbnCnn, FemnistCnn, MnistCnn, SimpleCnn
-from robustfl.models.dropout import ClientDropout, seed_dropout
-from robustfl.models.mlp import Mlp
-from robustfl.models.network import Network
+from robustfl.models.cnns import (
+    AlexNet,
+    BucketingCnn,
+    DigitsCnn,
+    DigitsNet,
+    DomainsCnn,
+    FbnCnn,
+    FemnistCnn,
+    Mlp,
+    MnistCnn,
+    SimpleCnn,
+)
+from robustfl.models.network import ClientDropout, Network, seed_dropout
 from robustfl.models.resnets import ResNet18, ResNet20, WideResNet
 from robustfl.models.torchvision_nets import MobileNetV2, TorchvisionResNet18, TorchvisionResNet50, Vgg11, Vgg19
 from robustfl.models.vit import Vit

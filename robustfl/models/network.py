@@ -1,13 +1,14 @@
-"""The form of every network: layers one after another, the last linear one of which classifies."""
+"""The form of every network, and dropout whose masks come from one named stream per client."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
-from robustfl.errors import Refused
+from robustfl.errors import Refused, RobustflError, UsageError
 
 
 class Network(nn.Sequential):
@@ -53,3 +54,66 @@ def representing(model: nn.Module) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         handle.remove()
+
+
+class ClientDropout(nn.Module):
+    """Inverted dropout with probability ``p``; in training it needs ``begin`` first.
+
+    The batch holds the samples of ``len(generators)`` clients one after another, ``sizes`` of each (``None``: one
+    client, all samples). Each client's mask is drawn from its own generator, so masks do not depend on who else is
+    in the batch. Where ``masks`` is set it says which booleans to keep, for an input of this layer and shape.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise UsageError(f"ClientDropout: p={p!r} must be ≥ 0, < 1")
+        self.p = p
+        self.sizes: tuple[int, ...] | None = None
+        self.generators: tuple[torch.Generator, ...] = ()
+        self.masks: Callable[[ClientDropout, torch.Size], Tensor] | None = None
+
+    def begin(self, sizes: tuple[int, ...] | None, generators: tuple[torch.Generator, ...]) -> None:
+        """Set whose samples the next training forwards hold."""
+        self.sizes, self.generators = sizes, generators
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0.0:
+            return x
+        if not self.generators:
+            raise RobustflError("ClientDropout: begin() must name the clients' generators before a training forward")
+        if self.masks is None:
+            keep = self.drawn(torch.empty(x.shape, dtype=torch.bool, device=x.device))
+        else:
+            keep = self.masks(self, x.shape)
+        scale = torch.empty_like(x, requires_grad=False).copy_(keep).div_(1.0 - self.p)
+        return x * scale
+
+    def drawn(self, keep: Tensor) -> Tensor:
+        """Fill the booleans ``keep``, contiguous, with the next mask, whatever the layout of the input is."""
+        sizes = self.sizes or (len(keep),)
+        for part, generator in zip(torch.split(keep, list(sizes)), self.generators, strict=True):
+            _draw(part, self.p, generator)
+        return keep
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def _draw(keep: Tensor, p: float, generator: torch.Generator) -> None:
+    """Fill the booleans ``keep``, true with probability ``1 - p``; one draw makes eight where ``256 p`` is whole."""
+    threshold = 256.0 * p
+    if threshold != int(threshold) or keep.device.type != "cpu":
+        keep.bernoulli_(1.0 - p, generator=generator)
+        return
+    words = torch.empty(-(-keep.numel() // 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    bytes_ = words.view(torch.uint8)[: keep.numel()].view(keep.shape)
+    torch.ge(bytes_, int(threshold), out=keep)
+
+
+def seed_dropout(network: nn.Module) -> None:
+    """Replace every ``nn.Dropout`` of ``network`` by ``ClientDropout``, in place."""
+    for module in network.modules():
+        for name, child in list(module._modules.items()):  # with every name of a layer that has several
+            if isinstance(child, nn.Dropout):
+                setattr(module, name, ClientDropout(child.p))

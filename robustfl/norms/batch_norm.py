@@ -1,4 +1,4 @@
-"""Batch normalization as it is: naive, fixed after a warm-up, and on one machine."""
+"""Batch normalization as it is: naive, fixed, on one machine, with two branches, and kept by clients."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from robustfl.contracts import OneMachineNorm, StatisticsAggregation, StatisticsSlices
-from robustfl.norms.layers import MergedBatchNorm
+from robustfl.contracts import (
+    BranchedLayer,
+    BranchedNorm,
+    Norm,
+    OneMachineNorm,
+    StatisticsAggregation,
+    StatisticsSlices,
+    Tag,
+)
+from robustfl.norms.layers import MergedBatchNorm, OwnBatchNorm
 from robustfl.norms.merging import AveragedNorm
 from robustfl.parameters import param
 from robustfl.registry import register
@@ -115,3 +123,128 @@ class CentralisedBN(OneMachineNorm):
         """The merged batch's running statistics, which every row holds."""
         del counts, layers, defense
         return messages[0].to(previous.dtype).clone()
+
+
+class DualBatchNorm(BranchedLayer):
+    """Two batch normalizations, ``clean`` and ``adversarial``; with ``share_affine`` they scale and shift alike."""
+
+    def __init__(self, channels: int, *, momentum: float, eps: float, share_affine: bool) -> None:
+        super().__init__()
+        self.clean = OwnBatchNorm(channels, momentum=momentum, eps=eps)
+        self.adversarial = OwnBatchNorm(channels, momentum=momentum, eps=eps)
+        if share_affine:
+            self.adversarial.weight, self.adversarial.bias = self.clean.weight, self.clean.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen: OwnBatchNorm = getattr(self, self.branch)
+        before = chosen.frozen
+        chosen.frozen = before or self.frozen_branch
+        try:
+            out: Tensor = chosen(x)
+        finally:
+            chosen.frozen = before
+        return out
+
+
+@register("dual-bn", version=1)
+@dataclass(frozen=True)
+class DualBN(AveragedNorm, BranchedNorm):
+    """Every layer has two sets of statistics, for clean and for adversarial batches; each forward names its branch.
+
+    ``y = γ(u − ū)/√(σ² + ε) + ζ`` with the batch's statistics in training and the branch's running ones in
+    evaluation. A user that never trains a branch has statistics (0, 1) there unless somebody propagates some.
+
+    ``local`` keeps statistics and scale/shift on the client, as FedRBN does; else all are averaged. ``share_affine``
+    gives both branches one scale and shift (the released code; the paper calls only statistics personal).
+    ``momentum`` in (0, 1] moves running values; ``eps`` > 0.
+
+    >>> import torch
+    >>> layer = DualBN().layer(1)
+    >>> layer.branch = "adversarial"
+    >>> _ = layer(torch.tensor([[1.0], [3.0]]))
+    >>> layer.adversarial.report()[0].tolist(), layer.clean.report()[2].tolist()
+    ([[0.20000000298023224]], [0])
+    """
+
+    paper: ClassVar[str] = "@xie2020adversarial; local as in @hong2023federated"
+    cost: ClassVar[str] = "2 × 2C numbers per layer and round each way"
+
+    local: bool = param(False, doc="keep statistics, scale and shift on the client")
+    share_affine: bool = param(True, doc="one scale and shift for both branches")
+    momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
+    eps: float = param(1e-5, gt=0, doc="added to variances")
+
+    @property
+    def private(self) -> frozenset[Tag]:
+        return frozenset({Tag.AFFINE, Tag.MEAN, Tag.VARIANCE}) if self.local else frozenset()
+
+    def layer(self, channels: int) -> nn.Module:
+        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
+        return DualBatchNorm(channels, momentum=self.momentum, eps=self.eps, share_affine=self.share_affine)
+
+
+@dataclass(frozen=True)
+class _Personal(Norm):
+    momentum: float = param(0.1, gt=0, le=1, doc="step of the running statistics")
+    eps: float = param(1e-5, gt=0, doc="added to variances")
+
+    def layer(self, channels: int) -> nn.Module:
+        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
+        return OwnBatchNorm(channels, momentum=self.momentum, eps=self.eps)
+
+
+@register("fedbn", version=1)
+@dataclass(frozen=True)
+class FedBN(_Personal):
+    """Batch normalization stays with the client: scale, shift and statistics are private, weights are averaged.
+
+    ``y = γ_k(u − ū)/√(σ² + ε) + ζ_k``; client ``k`` is tested with its own composite model. It has no global model:
+    a client with two classes is lost on the others, and one that never takes part keeps its initial values.
+
+    ``momentum`` in (0, 1] moves running values; ``eps`` > 0.
+
+    >>> sorted(tag.value for tag in FedBN().private)
+    ['affine', 'mean', 'variance']
+    """
+
+    paper: ClassVar[str] = "@li2021fedbn"
+    cost: ClassVar[str] = "no statistics to send, and no affine parameters"
+    private: ClassVar[frozenset[Tag]] = frozenset({Tag.AFFINE, Tag.MEAN, Tag.VARIANCE})
+
+
+@register("silobn", version=1)
+@dataclass(frozen=True)
+class SiloBN(_Personal):
+    """Statistics stay with the client, scale and shift are averaged like the weights.
+
+    ``y = γ(u − ū)/√(σ² + ε) + ζ`` with ``(ū, σ²)`` and their running values private. Client ``k`` is tested with its
+    own composite model; one that never takes part keeps its initial statistics.
+
+    ``momentum`` in (0, 1] moves running values; ``eps`` > 0.
+
+    >>> sorted(tag.value for tag in SiloBN().private)
+    ['mean', 'variance']
+    """
+
+    paper: ClassVar[str] = "@andreux2020siloed"
+    cost: ClassVar[str] = "no statistics to send; affine parameters are shared"
+    private: ClassVar[frozenset[Tag]] = frozenset({Tag.MEAN, Tag.VARIANCE})
+
+
+@register("singlenet", version=1)
+@dataclass(frozen=True)
+class SingleNet(_Personal):
+    """No communication: every client trains its own batch-norm network alone, the lower bound of a comparison.
+
+    All entries are private, so there is nothing to aggregate and nothing to attack: a defense changes nothing, an
+    attack reaches nobody (both are told).
+
+    ``momentum`` in (0, 1] moves running values; ``eps`` > 0.
+
+    >>> SingleNet().private == frozenset(Tag) - {Tag.COUNTER}
+    True
+    """
+
+    paper: ClassVar[str] = "@wang2025batch (reference without communication)"
+    cost: ClassVar[str] = "nothing is sent"
+    private: ClassVar[frozenset[Tag]] = frozenset(Tag) - {Tag.COUNTER}

@@ -15,7 +15,7 @@ from robustfl.layer_kinds import layer_kind
 from robustfl.norms.functional import piece_moments, values_per_channel
 from robustfl.norms.layers import Normalization, ServerBatchNorm, check_values, noted
 from robustfl.norms.merging import merge_layers
-from robustfl.norms.standardised import standardise
+from robustfl.norms.normalizer_free import standardise
 from robustfl.norms.sums import apart, beside, client_moments
 from robustfl.parameters import check, only_where, param
 from robustfl.registry import register

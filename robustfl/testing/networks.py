@@ -25,7 +25,7 @@ from robustfl.engine.one_pass import in_one_pass
 from robustfl.engine.statistics import begin, collect, unseen
 from robustfl.errors import Refused, told
 from robustfl.layout import Layout, layout_of, statistics_layers
-from robustfl.models.dropout import seed_dropout
+from robustfl.models.network import seed_dropout
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.testing.common import demand_rowwise, laws_of, normal, uniform

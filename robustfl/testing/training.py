@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.contracts import Asked, Contrast, LocalWork, Objective, ServerWork, Task
-from robustfl.norms.dual import DualBatchNorm
+from robustfl.norms.batch_norm import DualBatchNorm
 from robustfl.randomness import stream
 from robustfl.registry import create
 from robustfl.results import pair

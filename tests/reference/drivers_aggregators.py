@@ -10,7 +10,7 @@ from golden_cases import Arithmetic, Case
 import robustfl
 from robustfl.contracts import Context
 from robustfl.defenses import Mixed, Stack
-from robustfl.defenses.preaggregators.mixing import grouped
+from robustfl.defenses.preaggregators import grouped
 from robustfl.randomness import stream
 from robustfl.registry import create
 

@@ -16,9 +16,8 @@ from robustfl.defenses.aggregation import PlainMean
 from robustfl.engine.statistics import begin, collect, collecting, lockstep
 from robustfl.evaluation import forgetting, traffic
 from robustfl.layout import Layout, layout_of
-from robustfl.norms.normalizer_free import clipped_by_unit, feature_norm
-from robustfl.norms.standardised import GAMMA, standardised
-from robustfl.objectives.pnc import shorten
+from robustfl.norms.normalizer_free import GAMMA, clipped_by_unit, feature_norm, standardised
+from robustfl.objectives.adversarial import shorten
 from robustfl.registry import create
 from tests.passes import shared_gradients
 

@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import robustfl
 from robustfl.contracts import Aggregated, Context
 from robustfl.defenses import Mixed, Stack, parse_pipeline
-from robustfl.defenses.aggregators import freqfed, gas
-from robustfl.defenses.aggregators.alignins import AlignIns
-from robustfl.defenses.aggregators.freqfed import low_frequencies
-from robustfl.defenses.aggregators.multi_metrics import whitened
+from robustfl.defenses.aggregators import directions, pieces
+from robustfl.defenses.aggregators.backdoors import whitened
+from robustfl.defenses.aggregators.directions import low_frequencies
+from robustfl.defenses.aggregators.signs import AlignIns
 from robustfl.defenses.columns import NearestMean
 from robustfl.defenses.cosines import clusters, cosine_distances
 from robustfl.defenses.draws import subset
@@ -560,7 +560,7 @@ def test_gas_by_all_distances_at_once_is_gas_by_the_rule_on_every_piece(rule, p,
         X = X.sign()
     X = X if kind == "double" else X.float()
     at_once = run(f"gas(rule={rule}, p={p})", X, 2)
-    monkeypatch.setattr(gas, "_FEW", 0)
+    monkeypatch.setattr(pieces, "_FEW", 0)
     by_piece = run(f"gas(rule={rule}, p={p})", X, 2)
     assert at_once.facts == by_piece.facts
     torch.testing.assert_close(at_once.vector, by_piece.vector)
@@ -970,7 +970,7 @@ def test_freqfed_keeps_all_rows_that_it_cannot_tell_apart_and_refuses_too_few():
         assert result.facts["kept"] == list(range(6))
         torch.testing.assert_close(result.vector, X.mean(0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(freqfed, "clusters", lambda distance, least: torch.full((len(distance),), -1))
+        patch.setattr(directions, "clusters", lambda distance, least: torch.full((len(distance),), -1))
         nobodys = run("freqfed", _waves(*[(0.0, 1.0)] * 6), 1)
     assert (nobodys.facts["kept"], nobodys.facts["no_cluster"]) == (list(range(6)), True)
     with pytest.raises(Refused, match="freqfed: f=1 needs at least 5 clients"):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import robustfl
 from robustfl.attacks import forge_statistics, linear_search, supporters
-from robustfl.attacks.byzantine.poisonedfl import successes
+from robustfl.attacks.byzantine.history import successes
 from robustfl.attacks.byzantine.search import Scales, scales
 from robustfl.attacks.byzantine.sight import forged_statistics
 from robustfl.contracts import Forged, Rehearsal, View

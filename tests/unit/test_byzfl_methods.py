@@ -13,7 +13,7 @@ import torch
 import robustfl
 from robustfl.contracts import Context, View
 from robustfl.defenses import Mixed, Stack
-from robustfl.defenses.preaggregators.mixing import grouped
+from robustfl.defenses.preaggregators import grouped
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.specs import split_outside

@@ -27,10 +27,10 @@ from robustfl.data import (
     Npz,
     Svhn,
     Usps,
-    cache,
     data_root,
     dataset_from_spec,
     public,
+    stored,
 )  # fmt: skip
 from robustfl.data.checks import checked_arrays, data_doubts
 from robustfl.errors import DataMissing, UsageError
@@ -156,14 +156,14 @@ def test_a_stamp_tells_files_by_place_size_and_time_and_the_way_they_are_read(tm
         (tmp_path / folder / "x").write_bytes(b"123")
         os.utime(tmp_path / folder / "x", (1, 1))
     monkeypatch.chdir(tmp_path / "a")
-    before = cache.file_stamp("npz", [Path("x")])
-    assert before == cache.file_stamp("npz", [tmp_path / "a/x"]) != cache.file_stamp("mnist", [Path("x")])
+    before = stored.file_stamp("npz", [Path("x")])
+    assert before == stored.file_stamp("npz", [tmp_path / "a/x"]) != stored.file_stamp("mnist", [Path("x")])
     monkeypatch.chdir(tmp_path / "b")
-    assert cache.file_stamp("npz", [Path("x")]) != before
+    assert stored.file_stamp("npz", [Path("x")]) != before
     for content, when in ((b"1234", 1), (b"123", 2)):
         (tmp_path / "a/x").write_bytes(content)
         os.utime(tmp_path / "a/x", (when, when))
-        assert cache.file_stamp("npz", [tmp_path / "a/x"]) != before
+        assert stored.file_stamp("npz", [tmp_path / "a/x"]) != before
 
 
 def test_a_folder_under_the_name_of_another_content_is_not_taken_for_it(tmp_path):
@@ -204,7 +204,7 @@ def test_a_cache_that_the_system_does_not_open_is_not_called_damaged(tmp_path, m
     def none_left(*_):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("robustfl.data.cache._open", none_left)
+    monkeypatch.setattr("robustfl.data.stored._open", none_left)
     assert isinstance(Npz(path=str(path)).load(tmp_path).train_x, np.ndarray)
     assert "cannot be read (Too many open files)" in caplog.text
     assert "damaged" not in caplog.text
@@ -230,10 +230,10 @@ def test_a_cached_array_with_other_content_is_decoded_again(tmp_path, damage, ca
 def test_a_process_computes_the_digest_of_what_it_maps_once(tmp_path, monkeypatch):
     path = archive(tmp_path)
     Npz(path=str(path)).load(tmp_path)
-    monkeypatch.setattr("robustfl.data.cache._verified", set())  # as in another process
+    monkeypatch.setattr("robustfl.data.stored._verified", set())  # as in another process
     seen = []
-    real = cache.content_digest
-    monkeypatch.setattr(cache, "content_digest", lambda *given: seen.append(1) or real(*given))
+    real = stored.content_digest
+    monkeypatch.setattr(stored, "content_digest", lambda *given: seen.append(1) or real(*given))
     for _ in range(3):
         Npz(path=str(path)).load(tmp_path)
     assert len(seen) == 1
@@ -244,7 +244,7 @@ def test_a_full_disk_leaves_no_half_written_folder_and_the_images_in_memory(tmp_
         raise OSError(28, "No space left on device")
 
     path = archive(tmp_path)
-    monkeypatch.setattr("robustfl.data.cache.np.save", full)
+    monkeypatch.setattr("robustfl.data.stored.np.save", full)
     a = Npz(path=str(path)).load(tmp_path)
     assert np.array_equal(a.train_x, images()["train_x"])
     assert folders(tmp_path) == []

@@ -17,7 +17,7 @@ from robustfl.attacks.byzantine.sight import forge_statistics
 from robustfl.attacks.byzantine.wrapping import ModelReplacement
 from robustfl.contracts import StatisticsSlices, View
 from robustfl.engine import initial_state, train
-from robustfl.engine.client_state import allocate_client_state
+from robustfl.engine.personal import allocate_client_state
 from robustfl.errors import Diverged, StoreError
 from robustfl.registry import create, entries
 from robustfl.scenarios import run_cell

@@ -14,9 +14,9 @@ import torch
 from fake_store import record, stored
 
 from robustfl.contracts import Attack
-from robustfl.data.cache import Source, load_cached
 from robustfl.data.checks import checked_arrays
 from robustfl.data.pictures import array_of
+from robustfl.data.stored import Source, load_cached
 from robustfl.errors import StoreError, UsageError
 from robustfl.file_io import LARGEST_FILE, parse_toml, read_file, read_json, shown, unsafe, unsafe_texts
 from robustfl.records import digest, misnamed

@@ -8,7 +8,7 @@ from robustfl.contracts import NormLayer
 from robustfl.engine.statistics import begin
 from robustfl.gradients import Unsupported, channels_last
 from robustfl.layout import flatten_parameters, layout_of, write_statistics
-from robustfl.models.dropout import ClientDropout
+from robustfl.models.network import ClientDropout
 from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from tests.passes import plain_gradients, shared_gradients

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from robustfl import kernels
-from robustfl.kernels import blocks, fused, gram, moments, native, order
+from robustfl.kernels import blocks, fused, gram, native, order
 from robustfl.kernels.blocks import over_columns
 from robustfl.kernels.networks import network
 
@@ -237,7 +237,7 @@ def test_blocks_and_chunks_add_up(monkeypatch):
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_mean_and_std_match_torch_in_every_block(how, ddof, monkeypatch):
     monkeypatch.setenv("ROBUSTFL_NATIVE", how)
-    monkeypatch.setattr(moments, "width", lambda *_: 300)
+    monkeypatch.setattr(order, "width", lambda *_: 300)
     X = 1e3 + torch.randn(7, 1_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mean, std = kernels.mean_and_std(X, ddof)
     torch.testing.assert_close(mean, X.mean(0), rtol=1e-13, atol=0)

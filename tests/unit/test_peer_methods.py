@@ -12,9 +12,9 @@ from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
 import robustfl
-from robustfl.attacks.byzantine import AlterMin
+from robustfl.attacks.byzantine.wrapping import AlterMin
 from robustfl.contracts import Aggregated, Context
-from robustfl.defenses.aggregators.flare import discrepancies
+from robustfl.defenses.aggregators.backdoors import discrepancies
 from robustfl.engine import local_training, train
 from robustfl.engine.clients import Clients
 from robustfl.errors import UsageError

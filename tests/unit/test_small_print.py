@@ -14,8 +14,8 @@ from robustfl.contracts import Task
 from robustfl.engine import train
 from robustfl.engine.clients import Clients
 from robustfl.evaluation.accuracy import attack_success
-from robustfl.evaluation.computation import macs_per_epoch
-from robustfl.models.dropout import ClientDropout
+from robustfl.evaluation.costs import macs_per_epoch
+from robustfl.models.network import ClientDropout
 from robustfl.registry import create
 from robustfl.reports import rank_board
 from robustfl.reports.frame import counted, frame

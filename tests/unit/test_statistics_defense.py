@@ -9,7 +9,7 @@ import torch
 
 from robustfl.contracts import Aggregator, StatisticsSlices, Step
 from robustfl.defenses import parse_pipeline
-from robustfl.defenses.propagation.spread import parse_propagation
+from robustfl.defenses.propagation import parse_propagation
 from robustfl.engine import train, training
 from robustfl.errors import UsageError
 from robustfl.norms.lockstep import KINDS

@@ -15,7 +15,7 @@ from robustfl.attacks.evasion.lsa import _lowest as lowest_pixels
 from robustfl.contracts import Context
 from robustfl.data.partitions import gamma_similarity
 from robustfl.defenses import Mixed, Stack, parse_pipeline
-from robustfl.defenses.aggregators.flame import settled
+from robustfl.defenses.aggregators.directions import settled
 from robustfl.defenses.aggregators.krum import closest
 from robustfl.defenses.aggregators.spectral import leading
 from robustfl.defenses.cosines import cosine_distances, feature_distances
