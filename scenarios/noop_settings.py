@@ -50,6 +50,8 @@ ATTACKS: tuple[Rule, ...] = (
 )  # fmt: skip
 FIRST: dict[str, Callable[[Any], int]] = {"fldetector": lambda p: p.window + 2, "flanders": lambda p: 3}
 """The round in which a defense judges clients for the first time."""
+ALTERNATING = ("altermin", "chameleon")
+"""Attacks that do something else from local step to local step."""
 SETTINGS: tuple[Rule, ...] = (
     ("target", lambda x: x.scope == "update", "{it}: with scope = 'update' attackers leave statistics alone"),
     ("scope target", lambda x: x.f and not x.forges and x.m.attack.poisons_data,
@@ -60,6 +62,9 @@ SETTINGS: tuple[Rule, ...] = (
      "scope = 'statistics': {attack} forges updates alone, so what is left of it is poisoned data"),
     ("quota attackers_data byzantine", lambda x: x.f == 0, "{it}: f = 0"),
     ("quota", lambda x: x.participation == 1, "{it}: every client takes part in every round"),
+    ("quota", lambda x: x.s.attackers and x.f_declared == x.f != x.s.attackers and x.defense != "mean",
+     "quota = true: {s.attackers} of {s.participants} attack in every round, and the defense is told f = {f}; "
+     "f_declared={s.attackers} tells it what it meets"),
     ("byzantine", lambda x: len(x.s.candidates or ()) == x.clients, "{it}: with at = {at!r} that is everybody"),
     ("branch", lambda x: not x.branched, "{it}: {norm} has no branches"),
     ("", lambda x: x.tests_at and x.branched and not x.trains,
@@ -91,6 +96,10 @@ SETTINGS: tuple[Rule, ...] = (
      "objective = {objective!r}: its warm-up never ends in {whole}: ST users train on clean inputs only"),
     ("", lambda x: [first for p in x.m.defense.parts if x.s.end < (first := FIRST.get(p.name, lambda _: 0)(p))],
      "defense = {defense!r} in {whole}: nobody is judged before round {found[0]}, so it is the mean"),
+    ("attack", lambda x: x.f and "one_batch" in x.m.algorithm.asks and any(a in x.attack for a in ALTERNATING),
+     "attack = {attack!r} with {algorithm}: of one local step a round only its first stage is left; parameters of the "
+     "others change nothing"),
+    ("defense", lambda x: "bucketing(s=1)" in x.defense, "defense = {defense!r}: buckets of one row change nothing"),
     ("defense", lambda x: isinstance(x.m.norm, OneMachineNorm), "{it}: {norm} is one machine, all rows are the same"),
     ("defense", lambda x: x.silent, "{it}: with {norm} clients send nothing"),
     ("", lambda x: x.silent and type(x.m.algorithm).server_step is not Algorithm.server_step,

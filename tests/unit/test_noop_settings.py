@@ -101,6 +101,7 @@ def rates(*values: float, at: list[int]) -> dict[str, Any]:
     return {"kind": "step", "values": list(values), "milestones": at}
 
 
+TUNED = {"clients": 20, "f": 4, "participation": 0.5, "quota": True, "attack": "sf", "defense": "trimmed-mean"}
 CHOSEN = {"select": "validation", "validation": 0.2, "rounds": 5}
 LOOKED_AT = {"evaluate_ra": True, "evasions": ["fgsm"], "rounds": 5}
 
@@ -122,7 +123,10 @@ TOLD: list[tuple[dict[str, Any], str | None]] = [
     ({"schedule": {"kind": "geometric", "lr": 0.1, "factor": 1.0}}, "factor = 1 changes no rate"),
     ({"schedule": {"kind": "cosine"}, "rounds": 1}, "schedule: cosine changes no rate in 1 round"),
     ({"clients": 10, "participation": 0.33}, "participation = 0.33 of 10 clients is 3.3; 3 take part"),
+    ({"attack": "sf", "f": 2, "defense": "bucketing(s=1)+median"}, "buckets of one row change nothing"),
     ({"attack": "sf", "f": 2, "norm": "gn", "target": "var"}, "gn sends no statistics"),
+    ({"attack": "timed(altermin)", "f": 2}, "only its first stage is left; parameters of the others change nothing"),
+    ({"attack": "altermin", "f": 2, "algorithm": "fedavg"}, None),
     ({"attack": "label-flip", "f": 2, "scope": "statistics"}, "label-flip forges no message"),
     ({"attack": "label-flip", "f": 2, "target": "both"}, "label-flip forges no message"),
     ({"attack": "neurotoxin", "f": 2, "scope": "statistics"}, "forges updates alone"),
@@ -139,6 +143,9 @@ TOLD: list[tuple[dict[str, Any], str | None]] = [
     ({"norm": "singlenet", "defense": "median"}, "with singlenet clients send nothing"),
     ({"norm": "singlenet", "algorithm": "fedadam"}, "its server changes nothing: with singlenet"),
     ({"norm": "dual-bn(share_affine=false)", "branch": "clean"}, "share_affine=False changes nothing"),
+    (TUNED, "quota = true: 2 of 10 attack in every round, and the defense is told f = 4; f_declared=2 tells it"),
+    ({**TUNED, "f_declared": 2}, None),
+    ({**TUNED, "defense": "mean"}, None),
     (CHOSEN | {"evaluate_every": 2}, None),
     (CHOSEN | {"evaluate_every": 5}, "select = 'validation' changes nothing: of 5 rounds only the last is evaluated"),
     (CHOSEN | {"evaluate_every": 9}, "only the last is evaluated (evaluate_every = 9)"),
