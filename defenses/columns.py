@@ -112,11 +112,9 @@ class WeightedTrim:
 
     def whole(self, X: Tensor) -> bool:
         """Never: sorting makes copies."""
-        del X
         return False
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
-        del scratch
         values = rows.T
         slack = values.abs() * (1.1 * torch.finfo(rows.dtype).eps)
         low = smallest(values, self.f, slack)
@@ -142,11 +140,9 @@ class WeightedMedian:
 
     def whole(self, X: Tensor) -> bool:
         """Never: sorting makes copies."""
-        del X
         return False
 
     def reduce(self, rows: Tensor, out: Tensor, scratch: Tensor) -> None:
-        del scratch
         values, order = rows.sort(dim=0, stable=True)
         share = (self.weights / self.weights.sum()).to(device=rows.device)[order]
         below = share.cumsum(0)

@@ -52,11 +52,9 @@ class Clipping(Step):
     c: float = param(2.0, gt=0, doc="greatest length of a row")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f, context
         return clipped(X, self.c)
 
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
-        del f, context
         return torch.diag((self.c / lengths(gram)).clamp(max=1))
 
     def min_clients(self, f: int) -> int:
@@ -88,12 +86,10 @@ class AdaptiveRobustClipping(Step):
     lengths_only: ClassVar[bool] = True
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         k = 2 * f * (len(X) - f) // len(X)
         return clipped(X, torch.linalg.vector_norm(X, dim=1).sort(descending=True).values[k])
 
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         n, length = len(gram), lengths(gram)
         longest = length.sort(descending=True, stable=True)
         clipped = 2 * f * (n - f) // n
@@ -132,7 +128,6 @@ class NearestNeighborMixing(Step):
     centred: ClassVar[bool] = True
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         return torch.stack([X[least((X - x).square().sum(1), len(X) - f)].mean(0) for x in X])
 
     def mix(self, gram: Tensor, *, f: int, context: Context) -> Tensor:

@@ -42,7 +42,6 @@ class LayerKind(ABC):
 
     def serves(self, layer: Any) -> bool:
         """True if it holds for this layer, whatever its settings."""
-        del layer
         return True
 
     @abstractmethod
@@ -61,7 +60,6 @@ class LayerKind(ABC):
 
     def width(self, layer: Any, pixels: int) -> int:
         """About how many entries the layer puts out for a sample of so many ``pixels``; 0 where that is few."""
-        del layer, pixels
         return 0
 
 
@@ -242,11 +240,9 @@ class Product(LayerKind):
     """
 
     def forward(self, layer: nn.Linear, x: Tensor, weights: Rows) -> Tensor:
-        del layer
         return F.linear(x, weights["weight"], weights.get("bias"))
 
     def shared(self, layer: nn.Linear, x: Tensor, rows: Rows, sizes: Sizes) -> Tensor:
-        del layer
         return product(x, rows["weight"], rows.get("bias"), sizes)
 
     def own(self, layer: nn.Linear, x: Tensor, rows: Rows, sizes: Sizes) -> Tensor:
@@ -257,7 +253,6 @@ class Product(LayerKind):
         return y.view(*x.shape[:-1], -1)
 
     def width(self, layer: nn.Linear, pixels: int) -> int:
-        del pixels
         return layer.out_features * int(getattr(layer, "positions", 1))
 
 
@@ -324,13 +319,11 @@ class Flattened(LayerKind):
         return (layer.start_dim, layer.end_dim) == (1, -1)
 
     def forward(self, layer: nn.Flatten, x: Tensor, weights: Rows) -> Tensor:
-        del layer, weights
         if x.dim() == 4 and x.requires_grad and x.is_contiguous(memory_format=torch.channels_last):
             return flatten(x)
         return x.flatten(1)
 
     def own(self, layer: nn.Flatten, x: Tensor, rows: Rows, sizes: Sizes) -> Tensor:
-        del sizes
         return self.forward(layer, x, rows)
 
 

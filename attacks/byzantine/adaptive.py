@@ -99,7 +99,6 @@ class ClippedClusteringAdaptive(Attack):
     scale: float = param(1.0, ge=0.0, lt=math.inf, doc="length of the row, in median honest norms")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         honest = honest_rows(view, self.name)
         mean, std = centre_and_spread(honest, 1)
         norms = torch.linalg.vector_norm(honest, dim=1)
@@ -173,7 +172,6 @@ class HIDRA(Attack):
         return torch.cat(row)
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         honest = honest_rows(view, self.name)
         row = centre(honest).clone()
         size = self.chunk or max(1, len(row))

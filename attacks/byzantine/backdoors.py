@@ -44,13 +44,11 @@ class Backdoor(Poisoning):
 
     def part(self, x: Tensor, attacker: int) -> Tensor:
         """Images with what one attacker puts on them; the whole trigger."""
-        del attacker
         return self.trigger(x)
 
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
     ) -> tuple[Tensor, Tensor]:
-        del round
         check_labels(y, classes, self)
         if self.target >= classes:
             raise Refused(f"{self.name}: target={self.target} must be < {classes}, the number of classes")

@@ -36,7 +36,6 @@ class NoAttack(Attack):
     cost: ClassVar[str] = "none"
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         return own_rows(view, self.name).clone()
 
 

@@ -48,7 +48,6 @@ class FOE(ColumnAttack):
     )
 
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
-        del n, f
         return {} if self.eta else {"eta": 0.0}  # says that the attackers send the honest mean
 
     def columns(self, view: View) -> Tensor:

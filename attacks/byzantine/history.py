@@ -55,7 +55,6 @@ class ROP(Attack):
     reference: float = param(0.9, ge=0.0, le=1.0, doc="share of the last aggregate in what the step is orthogonal to")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         mean = centre(honest_rows(view, self.name))
         last = mean if view.previous is None else view.previous
         ahead = unit(torch.lerp(mean, last, self.reference))

@@ -128,7 +128,6 @@ class Lazy(Attack):
         parameters.only_where(self, self.source == "own", "source=own", "period")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
-        del generator
         own = own_rows(view, self.name)
         if self.source == "aggregate":
             return own.clone() if view.previous is None else view.previous.clone().expand(view.f, -1)

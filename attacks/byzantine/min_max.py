@@ -91,7 +91,6 @@ class _Deviation(Attack):
         return gamma, b.mean.add(b.direction, alpha=gamma)
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         return alike(self.solve(view)[1], view.f)
 
 

@@ -71,7 +71,6 @@ class Poisoning(Attack):
     poisons_data: ClassVar[bool] = True
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         return own_rows(view, self.name).clone()
 
 
@@ -112,7 +111,6 @@ class LabelFlip(Poisoning):
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
     ) -> tuple[Tensor, Tensor]:
-        del generator, attacker, round
         check_labels(y, classes, self)
         if self.target is None:
             return x, classes - 1 - y
@@ -150,7 +148,6 @@ class DirtyLabels(Poisoning):
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
     ) -> tuple[Tensor, Tensor]:
-        del attacker, round
         check_labels(y, classes, self)
         on = generator.device
         replaced = torch.rand(y.shape, generator=generator, device=on) < self.fraction

@@ -372,5 +372,4 @@ class SearchedAttack(Attack):
         """The factor, the distance it reaches and the vector to send."""
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         return alike(self.found(view).vector, view.f)

@@ -227,7 +227,6 @@ class ModelReplacement(Wrapper):
         self._adopt_poison()
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         own = own_rows(view, self.name)
         if view.channel == "statistics" or not self.on(view.round):
             return own.clone()
@@ -283,7 +282,6 @@ class Neurotoxin(Wrapper):
         self._adopt_poison()
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         own = own_rows(view, self.name)
         if view.channel == "statistics" or not self.on(view.round):
             return own.clone()
@@ -351,7 +349,6 @@ class AlterMin(Wrapper):
         return _with(super().in_step(step, previous), step=step, previous=previous)
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         return own_rows(view, self.name).clone()
 
     def poison(
@@ -425,7 +422,6 @@ class Chameleon(Wrapper):
         return _with(super().in_step(step, previous), step=step)
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        del generator
         return own_rows(view, self.name).clone()
 
     def loss(self, z: Tensor, head: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:

@@ -99,7 +99,6 @@ class Corruption(Evasion):
     severity: int = param(3, ge=1, le=5, doc="strength")
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        del model, y
         check_images(x, self.name)
         check_pixels(x, self.name)
         strengths, corrupted = CORRUPTIONS[self.type]

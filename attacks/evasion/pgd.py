@@ -203,7 +203,6 @@ class FGSM(Aimed):
     legacy_digits_clip: bool = param(False, doc="attack 2x - 1 clipped to [0, 1] (released Digits code)")
 
     def moved(self, model: nn.Module, x: Tensor, goal: Tensor, draws: Draws) -> Tensor:
-        del draws
         low, high, scale = self.box
         gradient, _ = input_gradient(model, x, goal)
         step = directions(gradient, self.norm) * (-self.eps if self.targeted else self.eps) * scale
@@ -264,7 +263,6 @@ class MIA(Aimed):
         return 3 * self.steps
 
     def moved(self, model: nn.Module, x: Tensor, goal: Tensor, draws: Draws) -> Tensor:
-        del draws
         low, high, scale = self.box
         eps, step = self.eps * scale, self.step_size * scale
         current, momentum = x, torch.zeros_like(x)

@@ -52,7 +52,6 @@ class Auror(MajorityRule):
     tau: float = param(0.5, gt=0, le=1, doc="share of the indicative columns that a client may be suspected in")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f, context
         votes, indicative = torch.zeros(len(X)), 0
         for column in X.T:
             splits = [(column <= value, column > value) for value in column.sort().values[:-1]]
@@ -67,7 +66,6 @@ class Auror(MajorityRule):
         return X[kept | ~kept.any()].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f, context
         X = rows.materialise()
         votes, indicative = X.new_zeros(len(X), dtype=torch.int64), 0
         for block in blocks(X.shape[1], width(4 * len(X), X.shape[1], X, itemsize=8)):

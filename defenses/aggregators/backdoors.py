@@ -60,7 +60,6 @@ class FLARE(MajorityRule):
     tau: float = param(1.0, gt=0, doc="temperature of the trust scores")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         R = _represented(X, context)
         n, b, _ = R.shape
         points = R.flatten(0, 1)
@@ -74,7 +73,6 @@ class FLARE(MajorityRule):
         return (count / self.tau).softmax(0).to(X) @ X
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         apart = discrepancies(_represented(rows.materialise(), context))
         n = len(apart)
         nearest = smallest(apart.fill_diagonal_(torch.inf), n // 2, torch.full((n, n), _ROUNDING))
@@ -153,7 +151,6 @@ class MultiMetrics(MixedRule):
     p: float = param(0.3, gt=0, le=1, doc="share of the rows that are averaged")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f, context
         length, cosines = lengths(X), torch.cosine_similarity(X[:, None], X[None], dim=2)
         apart = torch.cdist(X, X, p=1.0), (length[:, None] - length[None]).abs(), (1 - cosines).square()
         t = torch.stack([distance.sum(1) for distance in apart], dim=1)
@@ -161,7 +158,6 @@ class MultiMetrics(MixedRule):
         return X[least(scores, floor(self.p * len(X) + 1e-9))].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f, context
         scores, slack = whitened(_distances(rows), rows.stack.last_bits)
         kept = smallest(scores, floor(self.p * rows.count + 1e-9), slack)
         facts = {"kept": kept.tolist(), "scores": scores.tolist()}

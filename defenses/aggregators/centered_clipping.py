@@ -47,14 +47,12 @@ class CenteredClipping(MajorityRule):
     L: int = param(1, ge=1, doc="iterations per round")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         v: Tensor = context.state.get("v", torch.zeros_like(X[0])).to(X)
         for _ in range(self.L):
             v = v + clipped(X - v, self.tau).mean(0)
         return v
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         m, stack, dtype = rows.count, rows.stack, rows.stack.dtype
         start = context.state.get("v")
         if start is not None:

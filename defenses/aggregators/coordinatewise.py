@@ -42,16 +42,13 @@ class Mean(MixedRule):
     weighs: ClassVar[bool] = True
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         share = weights_of(X, context)
         return share / share.sum() @ X
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         return Aggregated(rows.combine(shares(rows, context, self.name)))
 
     def min_clients(self, f: int) -> int:
-        del f
         return 1
 
 
@@ -82,7 +79,6 @@ class Median(MajorityRule):
     weighted: bool = param(False, doc="weigh values by the clients' samples")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         if not self.weighted or context.weights is None:
             return middle(X)
         values, order = X.sort(dim=0)
@@ -93,7 +89,6 @@ class Median(MajorityRule):
         return (low + high)[0] / 2
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         if self.weighted and context.weights is not None:
             return Aggregated(rows.columns(WeightedMedian(context.weights.cpu())))
         return Aggregated(rows.median())
@@ -165,12 +160,10 @@ class MeaMed(MajorityRule):
     )
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         centre = middle(X) if self.center == "middle" else X.median(dim=0).values
         return X.gather(0, least((X - centre).abs(), len(X) - f)).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         n = rows.count
         low = (n - 1) // 2
         return Aggregated(rows.columns(NearestMean(n, low, n // 2 + 1 if self.center == "middle" else low + 1, n - f)))
@@ -198,11 +191,9 @@ class Phocas(MajorityRule):
     by_columns: ClassVar[bool] = True
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         return X.gather(0, least((X - trimmed_mean(X, f)).abs(), len(X) - f)).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         n = rows.count
         return Aggregated(rows.columns(NearestMean(n, f, n - f, n - f)))
 

@@ -63,7 +63,6 @@ class DeepSight(MajorityRule):
     inputs: int = param(1_000, ge=1, doc="random images that models are compared on")
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         X, length = rows.materialise(), rows.norms()
         layer = output_layer(context.shapes)
         suspects = torch.zeros(len(X), dtype=torch.bool)

@@ -55,12 +55,10 @@ class ClippedClustering(MajorityRule):
     tau: float = param(1e5, gt=0, doc="bound of the clipping radius")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         seen = torch.cat([context.state.get("norms", X[:0, 0]).to(X), lengths(X)])
         return clipped(X[_reference_cluster(X, "average")], min(self.tau, float(seen.quantile(0.5)))).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         length, before = rows.norms(), context.state.get("norms")
         norms = length if before is None else torch.cat([before.detach().to(length), length])
         radius = min(self.tau, float(norms.quantile(0.5)))
@@ -101,11 +99,9 @@ class Clustering(MajorityRule):
     linkage: str = param("single", choices=("single", "complete", "average"), doc="distance of two clusters")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f, context
         return X[_reference_cluster(X, self.linkage)].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f, context
         kept = _larger_cluster(settled(*cosine_distances(rows)).fill_diagonal_(0), self.linkage).nonzero().flatten()
         return Aggregated(rows.combine(rows.mean_of(kept)), facts={"kept": kept.tolist()})
 
@@ -170,7 +166,6 @@ class Flame(MajorityRule):
     noise: float = param(0.001, ge=0, doc="standard deviation of the noise, in median lengths")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         length, unit = lengths(X), X / lengths(X)[:, None]
         admitted = _majority(1 - unit @ unit.T, torch.full((len(X), len(X)), 1e-12).to(X))
         kept = admitted | ~admitted.any()
@@ -178,7 +173,6 @@ class Flame(MajorityRule):
         return clipped(X[kept], middle).mean(0) + self.noise * middle * torch.randn(X.shape[1], generator=generator)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         length = rows.norms()
         middle = length.quantile(0.5)
         distance, off = cosine_distances(rows)
@@ -242,13 +236,11 @@ class WeakDP(MajorityRule):
     sigma: float = param(0.025, ge=0, doc="standard deviation of the noise")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         share, generator = weights_of(X, context), generator_of(context, "weak-dp")
         noise = torch.randn(X.shape[1], generator=generator)
         return share / share.sum() @ clipped(X, self.M) + self.sigma * noise
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         scale = (self.M / rows.norms().clamp(min=1e-300)).clamp(max=1)
         vector = rows.combine(shares(rows, context, self.name) * scale)
         _cover(vector, rows, self.sigma, context, self.name)
@@ -292,7 +284,6 @@ class FreqFed(MixedRule):
     least: int = param(5, ge=2, doc="fewest rows of a cluster")
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         X = rows.materialise()
         features = low_frequencies(X, context.shapes or ((X.shape[1],),), self.low)
         kept = _largest(settled(*feature_distances(features, rows)), self.least)

@@ -58,14 +58,12 @@ class FoundationFL(MajorityRule):
     share: float = param(0.5, gt=0, lt=float("inf"), doc="copies per row received")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         near = torch.minimum(lengths(X - X.max(dim=0).values), lengths(X - X.min(dim=0).values))
         copied = X[near.argmax() if self.copied == "farthest" else near.argmin()]
         both = torch.cat([X, copied.expand(floor(self.share * len(X) + 1e-9), -1)])
         return middle(both) if self.rule == "median" else trimmed_mean(both, f)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         n = rows.count
         high, low = (rows.columns(RankMean(n, rank, rank + 1)) for rank in (n - 1, 0))
         scores = torch.minimum(rows.distances_to(high), rows.distances_to(low))

@@ -68,7 +68,6 @@ class GeometricMedian(MajorityRule):
         return self.init != "median" or (self.max_steps >= _MANY_STEPS and self.tol <= _SHORT_STEP)
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         share = weights_of(X, context if self.weighted else Context())
         z = {"median": middle(X), "zero": torch.zeros_like(X[0]), "mean": X.mean(0)}[self.init]
         for _ in range(self.max_steps):
@@ -77,7 +76,6 @@ class GeometricMedian(MajorityRule):
         return z
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         m = rows.count
         share = torch.ones(m, dtype=torch.float64)
         if self.weighted and context.weights is not None:
@@ -171,7 +169,6 @@ class RobustFederatedAveraging(MajorityRule):
     nu: float = param(1e-6, gt=0, doc="smallest distance a weight is computed from")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         alpha = weights_of(X, context)
         z = alpha @ X / alpha.sum()
         for _ in range(self.steps):
@@ -180,7 +177,6 @@ class RobustFederatedAveraging(MajorityRule):
         return z
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         products = rows.products()[:-1, :-1]
         place = share = shares(rows, context, self.name)
         for _ in range(self.steps):
@@ -230,7 +226,6 @@ class HuberLoss(MajorityRule):
         return self.T is None
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f, context
         radius, s = self.T or torch.pdist(X).quantile(0.5), X.mean(0)
         for _ in range(1000):
             c = (radius / lengths(X - s)).clamp(max=1)
@@ -238,7 +233,6 @@ class HuberLoss(MajorityRule):
         return s
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f, context
         products, m = rows.products()[:-1, :-1], rows.count
         radius = self.T if self.T is not None else _median_distance(rows.squared_distances())
         square, place = products.diagonal(), torch.zeros(m, dtype=torch.float64)

@@ -49,7 +49,6 @@ class Choosing(MixedRule):
         """The numbers ``[… m]`` of the chosen rows, by squared distances and the rounding of each, ``[… n n]``."""
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         chosen = self.chosen(rows.squared_distances(), rows.slack(), f)
         return Aggregated(rows.combine(rows.mean_of(chosen)), facts={"selected": chosen})
 
@@ -78,7 +77,6 @@ class Krum(Choosing):
     variant: Literal["blanchard", "nf"] = param("blanchard", choices=("blanchard", "nf"), doc=_DOC)
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         return X[krum_scores(X, len(X) - f - (2 if self.variant == "blanchard" else 1)).argmin()]
 
     def chosen(self, distances: Tensor, slack: Tensor, f: int) -> Tensor:
@@ -114,7 +112,6 @@ class MultiKrum(Choosing):
     m: int | None = param(None, ge=1, doc="rows to average; None means n - f")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         scores = krum_scores(X, len(X) - f - (2 if self.variant == "blanchard" else 1))
         return X[least(scores, self.m or len(X) - f)].mean(0)
 
@@ -149,7 +146,6 @@ class Bulyan(MixedRule):
     on_host: ClassVar[str] = "picks rows one after another"
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         left, chosen = X, []
         for _ in range(len(X) - 2 * f):
             best = int(krum_scores(left, max(1, len(left) - f - 2)).argmin())
@@ -159,7 +155,6 @@ class Bulyan(MixedRule):
         return rows.gather(0, least((rows - middle(rows)).abs(), len(X) - 4 * f)).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         n = rows.count
         chosen = _choose(rows.squared_distances(), rows.slack(), f)
         left = len(chosen)

@@ -38,11 +38,9 @@ class ComparativeElimination(MajorityRule):
     isometric: ClassVar[bool] = True
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         return X[least(lengths(X), len(X) - f)].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         norms, slack = rows.exact_norms()
         shortest = smallest(norms, rows.count - f, slack)
         return Aggregated(rows.combine(rows.mean_of(shortest)), facts={"selected": shortest})
@@ -76,11 +74,9 @@ class NearestNeighborAveraging(MixedRule):
     pivot: int = param(0, ge=0, doc="number of the trusted row")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         return X[least(lengths(X - X[self.pivot]), len(X) - f)].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         distances = rows.distances_from(self.pivot)
         nearest = smallest(distances, rows.count - f, rows.slack_from(self.pivot, distances))
         return Aggregated(rows.combine(rows.mean_of(nearest)), facts={"selected": nearest})

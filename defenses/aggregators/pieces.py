@@ -181,7 +181,6 @@ class LayerAdaptiveSparsified(MajorityRule):
     sign_bound: float = param(1.0, gt=0, doc="farthest balance of signs from the median, in deviations")
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         X, length = rows.materialise(), rows.norms()
         shapes = context.shapes or ((1, X.shape[1]),)
         if sum(map(prod, shapes)) != X.shape[1]:

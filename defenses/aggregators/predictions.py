@@ -198,7 +198,6 @@ class FLDetector(MajorityRule):
     window: int = param(10, ge=2, doc="rounds that a score looks back on")
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         X, n = rows.materialise(), rows.count
         state, clients = context.state, torch.arange(n) if context.clients is None else context.clients.cpu()
         if "rows" in state and state["rows"].shape[1:] != X.shape[1:]:

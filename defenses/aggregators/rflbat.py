@@ -60,14 +60,12 @@ class RFLBAT(MixedRule):
     eps2: float = param(4.0, gt=0, doc="greatest sum of distances within the cluster, in medians")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         u, s, _ = torch.linalg.svd(X - X.mean(0), full_matrices=False)
         points = torch.nn.functional.pad(u[:, :2] * s[:2], (0, max(0, 2 - len(s))))
         cosine = torch.cosine_similarity(X[:, None], X[None], dim=2)
         return X[self._chosen(points, cosine, generator_of(context, "rflbat"))].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         cosine = 1 - cosine_distances(rows)[0]
         kept = self._chosen(_plane(rows), cosine.fill_diagonal_(1), generator_of(context, "rflbat"))
         return Aggregated(rows.combine(rows.mean_of(kept)), facts={"kept": kept.tolist()})

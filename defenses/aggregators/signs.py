@@ -49,11 +49,9 @@ class SignMajorityVote(MajorityRule):
     unfit_for_statistics: ClassVar[str] = "it returns signs, so every variance would be one"
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f, context
         return X.sign().sum(0).sign()
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f, context
         return Aggregated(rows.columns(SignMajority()))
 
 
@@ -85,12 +83,10 @@ class RobustLearningRate(MixedRule):
     theta: int | None = param(None, ge=0, doc="least surplus of one sign; None for f + 1")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         agreed = X.sign().sum(0).abs() >= (f + 1 if self.theta is None else self.theta)
         return torch.where(agreed, 1.0, -1.0) * X.mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         theta = f + 1 if self.theta is None else self.theta
         if theta > rows.count:
             raise Refused(f"rlr: theta={theta} is more than the {rows.count} rows, so that no coordinate could pass")
@@ -177,7 +173,6 @@ class SignGuard(MajorityRule):
             raise UsageError(f"SignGuard: lower={self.lower:g} > upper={self.upper:g}: no length is between")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         d, length = X.shape[1], lengths(X)
         count = max(ceil(self.fraction * d), min(d, _FEWEST_COORDINATES))
         seen = X if count == d else X[:, subset(d, count, generator_of(context, "signguard"))]
@@ -188,7 +183,6 @@ class SignGuard(MajorityRule):
         return clipped(X[kept], length.quantile(0.5)).mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         d = rows.stack.shape[1]
         looked_at = max(ceil(self.fraction * d), min(d, _FEWEST_COORDINATES))
         seen = rows if looked_at == d else rows.at(subset(d, looked_at, generator_of(context, "signguard")))
@@ -275,14 +269,12 @@ class AlignIns(MajorityRule):
     sign_bound: float = param(1.0, gt=0, doc="farthest agreement of signs from the median, in deviations")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         kept = usual(agreement(X, self.share), self.sign_bound)
         if context.model is not None:
             kept &= usual(torch.cosine_similarity(X, context.model.to(X)[None]), self.direction_bound)
         return clipped(X[kept], lengths(X[kept]).quantile(0.5)).mean(0) if bool(kept.any()) else torch.zeros_like(X[0])
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         length = rows.norms()
         aligned = agreement(rows.materialise(), self.share)
         kept = usual(aligned, self.sign_bound)

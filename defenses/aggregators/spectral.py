@@ -156,7 +156,6 @@ class CovarianceFilter(MajorityRule):
     max_steps: int = param(1000, ge=1, doc="filter steps after which rows without weight no longer set the pace")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         c, met = torch.ones(len(X)).to(X), [(torch.inf, X.mean(0))]
         while f and float(c.sum()) > len(X) - 2 * f:
             mean = c @ X / c.sum()
@@ -168,7 +167,6 @@ class CovarianceFilter(MajorityRule):
 
     @np.errstate(over="ignore", invalid="ignore")
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         n = rows.count
         products, slack = rows.products()[:-1, :-1].numpy(), rows.slack().numpy()
         c = np.ones(n)

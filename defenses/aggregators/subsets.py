@@ -61,13 +61,11 @@ class MinimumDiameterAveraging(MajorityRule):
     isometric: ClassVar[bool] = True
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         kept = without(len(X), f)
         widths = [float(squared_distances(X[rows]).max()) for rows in kept]
         return X[kept[widths.index(min(widths))]].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         subset, diameter = _closest(rows.squared_distances(), rows.slack(), f)
         weights = rows.mean_of(torch.tensor(subset))
         return Aggregated(rows.combine(weights), facts={"subset": subset, "diameter": diameter**0.5})
@@ -156,13 +154,11 @@ class SmallestMaximumEigenvalue(MajorityRule):
     isometric: ClassVar[bool] = True
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del context
         kept = without(len(X), f)
         spreads = [float(torch.linalg.matrix_norm(X[rows] - X[rows].mean(0), 2)) for rows in kept]
         return X[kept[spreads.index(min(spreads))]].mean(0)
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del context
         # About a near row: the mean of all would be as far away as one attacker wants, and cost the others' digits.
         products = products_about(rows.products()[:-1, :-1], nearest_row(rows.squared_distances()))
         kept = without(rows.count, f)

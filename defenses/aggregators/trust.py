@@ -43,7 +43,6 @@ class FLTrust(MixedRule):
     needs_reference: ClassVar[bool] = True
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         own = context.reference
         assert own is not None
         trust = torch.cosine_similarity(X, own.to(X)[None]).clamp(min=0)
@@ -51,7 +50,6 @@ class FLTrust(MixedRule):
         return trust @ scaled / trust.sum() if float(trust.sum()) > 0 else torch.zeros_like(X[0])
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         X, reference = rows.stack.X, context.reference
         if reference is None:
             raise UsageError("fltrust compares clients with the server's own update; give reference=[d]")
@@ -107,7 +105,6 @@ class FoolsGold(MixedRule):
     kappa: float = param(1.0, gt=0, doc="confidence")
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor:
-        del f
         H = X + context.state["history"].to(X) if context.state else X
         similar = torch.cosine_similarity(H[:, None], H[None], dim=2).fill_diagonal_(-torch.inf)
         v = similar.max(dim=1).values.clamp(min=0)
@@ -117,7 +114,6 @@ class FoolsGold(MixedRule):
         return weight @ X / weight.sum()
 
     def reduce(self, rows: Mixed, *, f: int, context: Context) -> Aggregated:
-        del f
         clients = torch.arange(rows.count) if context.clients is None else context.clients.cpu()
         known, history, own = _remember(context.state, clients, rows.materialise())
         everybody = torch.equal(own, torch.arange(len(known)))

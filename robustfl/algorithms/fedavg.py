@@ -48,7 +48,6 @@ class DSGD(Algorithm):
         return frozenset({"one_batch", "replacement"} if self.replacement else {"one_batch"})
 
     def steps(self, samples: int, batch: int) -> int:
-        del samples, batch
         return 1
 
     def local(self, work: LocalWork) -> tuple[Tensor, Tensor | None]:
@@ -167,7 +166,6 @@ class FedAvg(Algorithm):
 
     def corrected(self, gradient: Tensor, theta: Tensor, work: LocalWork) -> Tensor:
         """The gradient with what an algorithm built on this one adds to it."""
-        del theta, work
         return gradient
 
     @property
@@ -175,7 +173,6 @@ class FedAvg(Algorithm):
         return self.keep_momentum
 
     def server(self, theta: Tensor, aggregate: Tensor, lr: float) -> Tensor:
-        del lr
         return theta + aggregate
 
 

@@ -216,7 +216,6 @@ class Scaffold(FedAvg):
         return super().caution(steps) or (f"scaffold: {words}" if self.momentum else "")
 
     def corrected(self, gradient: Tensor, theta: Tensor, work: LocalWork) -> Tensor:
-        del theta
         assert work.memory is not None
         return gradient - work.memory + work.server["variate"]
 

@@ -156,7 +156,6 @@ class Attack(Method):
 
         ``previous [d]`` is how the server moved the model last (``None``: nobody knows). Itself unless steps differ.
         """
-        del step, previous
         return self
 
     def adapt(self, model: nn.Module, x: Tensor, y: Tensor, *, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -169,7 +168,6 @@ class Attack(Method):
 
     def adapted(self, state: Mapping[str, Tensor]) -> Attack:
         """The attack with what ``adapt`` returned, as it poisons and tests images; itself unless it ``adapts``."""
-        del state
         return self
 
     @property
@@ -204,7 +202,6 @@ class Attack(Method):
 
         ``None`` if ``forge`` reads so.
         """
-        del view
         return None
 
     def certificate(self, n: int, f: int) -> Mapping[str, float]:
@@ -212,7 +209,6 @@ class Attack(Method):
 
         An entry named like ``strength`` says what the attack takes for it; 0 there means that it sends the honest mean.
         """
-        del n, f
         return {}
 
     def poison(
@@ -222,7 +218,6 @@ class Attack(Method):
 
         ``attacker`` is its place among all Byzantine clients, the same in every round.
         """
-        del classes, generator, attacker, round
         return x, y
 
     def constrain(self, gradient: Tensor, moved: Tensor, *, round: int = 0) -> Tensor:
@@ -249,7 +244,6 @@ class ColumnAttack(Attack):
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         """All columns of the rows the ``f`` attackers send."""
-        del generator
         return self.columns(view)
 
 

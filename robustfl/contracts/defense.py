@@ -82,7 +82,6 @@ class Step(Method):
 
     def reference(self, X: Tensor, *, f: int, context: Context) -> Tensor | None:
         """The new rows ``[m d]`` as the paper writes them, to which tests hold ``mix``; ``None`` if that reads so."""
-        del X, f, context
         return None
 
     @abstractmethod
@@ -91,12 +90,10 @@ class Step(Method):
 
     def rows_after(self, n: int, f: int) -> int:
         """The number of rows ``m`` that the step makes of ``n``."""
-        del f
         return n
 
     def refuses(self, n: int, f: int) -> str | None:
         """Why ``n`` clients are refused although they are enough, or ``None``."""
-        del n, f
         return None
 
 
@@ -148,7 +145,6 @@ class Aggregator(Method):
 
         It may be slow, and need not care about ties, rounding and broken rows.
         """
-        del X, f, context
         return None
 
     @abstractmethod
@@ -157,7 +153,6 @@ class Aggregator(Method):
 
     def refuses(self, n: int, f: int) -> str | None:
         """Why ``n`` clients are refused although they are enough, as for rules of exponential cost, or ``None``."""
-        del n, f
         return None
 
 

@@ -255,7 +255,6 @@ class Norm(Method):
 
     def frozen(self, round: int, rounds: int) -> bool:
         """True if layers normalise with the server's statistics in training and report nothing."""
-        del round, rounds
         return False
 
     @property
@@ -265,7 +264,6 @@ class Norm(Method):
 
     def messages(self, reports: Reports, previous: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
         """The statistics rows ``[n s]`` honest clients send: by default means and variances as layers report them."""
-        del previous, layers
         return reports.rows
 
     def merge(
@@ -282,7 +280,6 @@ class Norm(Method):
         ``layers`` says where each layer's mean and variance lie in a row, and ``defense`` is the server's rule:
         ``defense.mixed(rows)(rows)`` aggregates rows ``[n k]`` to ``[k]``. A merge that does not ask it is undefended.
         """
-        del messages, counts, layers, defense
         return previous
 
 

@@ -125,7 +125,6 @@ class Algorithm(Method):
 
     def caution(self, steps: int) -> str:
         """A warning about parameters that make no good sense where no client has more than ``steps`` batches."""
-        del steps
         return ""
 
     @abstractmethod
@@ -138,12 +137,10 @@ class Algorithm(Method):
 
     def server_state(self, theta: Tensor) -> dict[str, Tensor]:
         """The state that the server carries besides the model, at the start; each like ``theta``."""
-        del theta
         return {}
 
     def broadcast(self, theta: Tensor, state: Mapping[str, Tensor]) -> Tensor:
         """The model clients receive."""
-        del state
         return theta
 
     def server_step(self, work: ServerWork) -> tuple[Tensor, dict[str, Tensor]]:
@@ -196,7 +193,6 @@ class Objective(Method):
 
     def per_sample(self, logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:
         """The loss of each sample ``[b]``; ``prior [c]`` or ``[b c]``. For objectives that are ``plain``."""
-        del prior
         return nn.functional.cross_entropy(logits, y, reduction="none")
 
     def backward(self, model: nn.Module, x: Tensor, y: Tensor, task: Task) -> Tensor:

@@ -35,7 +35,6 @@ class Digits(StoredDataset):
     paper: ClassVar[str] = "@alpaydin1998optical"
 
     def source(self, root: Path, *, download: bool) -> Source:
-        del root, download
         return Source(f"scikit-learn {version('scikit-learn')} digits 1", decode_digits)
 
 
@@ -77,7 +76,6 @@ class DigitsDomain(StoredDataset):
     style: str = param("clean", choices=("clean", "textured", "shifted"), doc="the domain")
 
     def source(self, root: Path, *, download: bool) -> Source:
-        del root, download
         return Source(
             f"scikit-learn {version('scikit-learn')} digits-domain 1 {self.style}", lambda: _decode(self.style)
         )

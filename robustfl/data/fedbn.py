@@ -68,7 +68,6 @@ class Listed(StoredDataset):
 
     def source(self, root: Path, *, download: bool) -> Source:
         """Where the images of the domain are: its lists, pickled or written, and what they name."""
-        del download
         domain, base = self.domain, root / self.folder
         files: list[Path] = []
         parts = {}
@@ -236,7 +235,6 @@ class DigitsFedBN(StoredDataset):
     parts: int = param(10, ge=1, le=10, doc="how many of the ten training parts to take, from the first")
 
     def source(self, root: Path, *, download: bool) -> Source:
-        del download
         folder = root / "digits" / self.domain
         files = [folder / "partitions" / f"train_part{i}.pkl" for i in range(self.parts)] + [folder / "test.pkl"]
         missing = [f for f in files if not f.is_file()]

@@ -63,7 +63,6 @@ class HuggingFace(StoredDataset):
             raise UsageError("HuggingFace: channels=2 must be 1 (grey) or 3 (RGB)")
 
     def source(self, root: Path, *, download: bool) -> Source:
-        del download
         try:
             place = find_path(self.name, self.path, root, f"it should hold {_FORMS}")
         except FileMissing as error:

@@ -54,7 +54,6 @@ class ImageFolder(StoredDataset):
             raise UsageError("ImageFolder: channels=2 must be 1 (grey) or 3 (RGB)")
 
     def source(self, root: Path, *, download: bool) -> Source:
-        del download
         place = find_path(self.name, self.path, root, "it should hold train/<class>/ and test/<class>/ with images")
         if not place.is_dir():
             raise UsageError(

@@ -39,7 +39,6 @@ class Npz(StoredDataset):
     path: str = param(doc="the archive")
 
     def source(self, root: Path, *, download: bool) -> Source:
-        del download
         return npz_source(find_path(self.name, self.path, root, f"it should hold {', '.join(NAMES)}"))
 
 

@@ -41,7 +41,6 @@ class _Scope:
         self._open: list[Any] = []
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        del module
         # Without the cache a layer used twice adds up its gradients in float32, as in the shared pass.
         self._open.append(
             torch.autocast(_device_of(inputs), dtype=torch.bfloat16, enabled=self._short, cache_enabled=False)
@@ -50,7 +49,6 @@ class _Scope:
         return tuple(_full(value) for value in inputs)
 
     def leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        del module, inputs
         self._open.pop().__exit__(None, None, None)
         return _full(output)
 

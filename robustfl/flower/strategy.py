@@ -185,7 +185,6 @@ class RobustStrategy(FedAvg):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The metrics of the clients' evaluations; replies without metrics that fit are left out."""
-        del server_round
         there, _ = self._check_and_log_replies(list(replies), is_train=False, validate=False)
         sound = []
         for reply in there:

@@ -107,7 +107,6 @@ class Vit(Model):
             raise UsageError(f"Vit: width={self.width} must be a multiple of heads={self.heads} and of 4")
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
-        del norm
         require(self.name, shape, classes, least=self.patch)
         channels, height, width = shape
         if height % self.patch or width % self.patch:

@@ -223,6 +223,5 @@ class Normalization(LayerKind):
         return self.own(layer, x, {name: weight[None] for name, weight in weights.items()}, (len(x),))
 
     def own(self, layer: Any, x: Tensor, rows: Rows, sizes: tuple[int, ...]) -> Tensor:
-        del sizes  # the layer was told by ``begin``
         y: Tensor = layer.normalised(x, **rows)
         return y

@@ -171,7 +171,6 @@ class FedTANII(_Lockstep):
     switch_round: int = param(100, ge=1, doc="rounds of FedTAN before statistics are frozen")
 
     def frozen(self, round: int, rounds: int) -> bool:
-        del rounds
         return round >= self.switch_round
 
 

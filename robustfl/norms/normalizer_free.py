@@ -97,7 +97,6 @@ class NoNorm(Norm):
 
     def layer(self, channels: int) -> nn.Module:
         """The identity."""
-        del channels
         return nn.Identity()
 
 
@@ -145,7 +144,6 @@ class FedFN(Norm):
 
     def layer(self, channels: int) -> nn.Module:
         """The identity."""
-        del channels
         return nn.Identity()
 
     def adapt(self, network: nn.Module) -> None:
@@ -195,7 +193,6 @@ class FedWon(Norm):
 
     def layer(self, channels: int) -> nn.Module:
         """The identity."""
-        del channels
         return nn.Identity()
 
     def adapt(self, network: nn.Module) -> None:
