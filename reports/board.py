@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -231,6 +233,18 @@ def row_name(names: Sequence[str], labels: Sequence[str]) -> str:
     'median · fbn · f = 3'
     """
     return " · ".join(in_words(n, v) for n, v in zip(names, labels, strict=True))
+
+
+def slug_of(labels: Sequence[str]) -> str:
+    """A file name for these labels: readable, short, safe everywhere, and different for different labels.
+
+    >>> slug_of(["nnm+median", "fbn"])
+    'nnm-median-fbn-5654b6'
+    """
+    plain = unicodedata.normalize("NFKD", "-".join(labels)).encode("ascii", "ignore").decode().lower()
+    short = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:60].strip("-")
+    digest = hashlib.sha256("\0".join(labels).encode()).hexdigest()[:6]
+    return f"{short}-{digest}" if short else f"contestant-{digest}"
 
 
 def metric_title(metric: str) -> str:

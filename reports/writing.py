@@ -13,10 +13,9 @@ import pandas as pd
 from robustfl.errors import StoreError, UsageError, some
 from robustfl.records import CellResult
 
-from .board import Board
+from .board import Board, slug_of
 from .columns import kinds_of
 from .display import Display, renamed
-from .entries import slug_of
 from .frame import frame
 from .grouping import text
 from .loading import BoardStore, board_of, chosen, open_source

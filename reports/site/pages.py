@@ -14,17 +14,104 @@ from robustfl.origins import named_methods
 from robustfl.papers import bibtex, spelled_out
 from robustfl.records import CellResult
 
-from ..board import OVERALL, WORST_MEMBER, Board, Row, below_heading, in_words, metric_title, natural, row_name
+from ..board import (
+    OVERALL,
+    WORST_MEMBER,
+    Board,
+    Row,
+    Section,
+    below_heading,
+    in_words,
+    metric_title,
+    natural,
+    row_name,
+    slug_of,
+)
 from ..captions import in_plain_words
 from ..columns import costs, formatted, rank_text
-from ..entries import Contestant, Entry, slug_of, unreliable
 from ..figures.layout import simple_first
-from ..grouping import NO_ATTACK, text, values_of
+from ..frame import frame
+from ..grouping import NO_ATTACK, cells_of, label_tuples, text, texts_of, values_of
 from ..recipe import command, scenario_toml
 from ..table_cell import TableCell, member_text
 
 TASK = "task"
 IDLE = "the attack did not move the honest mean, and other attacks are worse: it is ignored in the worst case"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One record with the labels its table shows; an unattacked one has an entry for every condition it stands for."""
+
+    block: str
+    labels: tuple[str, ...]
+    attack: str
+    record: CellResult
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A contestant: its name, a file name for its page, its rows in all tables, its records."""
+
+    name: str
+    slug: str
+    labels: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Section, Row], ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def records(self) -> tuple[CellResult, ...]:
+        """Every record once, in the order of keys."""
+        return tuple({e.record.key: e.record for e in sorted(self.entries, key=lambda e: e.record.key)}.values())
+
+
+def entries(board: Board, results: Sequence[CellResult]) -> list[Entry]:
+    """The records with the block and the labels of the rows they are counted in."""
+    cells = cells_of(frame(results), board.autobyz)
+
+    def values(names: Sequence[str]) -> list[tuple[str, ...]]:
+        columns = [n if n in cells else f"cell.{n}" for n in names]
+        return label_tuples(texts_of(cells, columns), columns)
+
+    records = {r.key: r for r in results}
+    columns = (values(board.task_names), values(board.label_names), cells["attack"].map(text), cells["key"])
+    return [
+        Entry(row_name(board.task_names, task) or OVERALL, labels, attack, records[str(key)])
+        for task, labels, attack, key in zip(*columns, strict=True)
+    ]
+
+
+def contestants(board: Board, found: Sequence[Entry]) -> list[Contestant]:
+    """All contestants in the order of their best row in the first table."""
+    rows: dict[tuple[str, ...], list[tuple[Section, Row]]] = defaultdict(list)
+    for section in board.sections:
+        for row in section.rows:
+            rows[row.labels].append((section, row))
+    members: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
+    for entry in found:
+        members[entry.labels].append(entry)
+    return [
+        Contestant(
+            row_name(board.label_names, labels) or board.scenario, slug_of(labels),
+            tuple(zip(board.label_names, labels, strict=True)), tuple(belonging), tuple(members[labels]),
+        )
+        for labels, belonging in rows.items()
+    ]  # fmt: skip
+
+
+def unreliable(record: CellResult) -> str:
+    """Why the numbers of a finished cell are not to be trusted; empty if nothing says so.
+
+    Read from ``certificates["unreliable"]`` (a text, or several) and from warnings about masked gradients.
+    """
+    said = record.certificates.get("unreliable") or []
+    reasons = [said] if isinstance(said, str) else [str(s) for s in said] if isinstance(said, list) else [str(said)]
+    warnings = record.certificates.get("warnings") or []
+    reasons += [str(w) for w in warnings if "gradients may be masked" in str(w)]
+    return "; ".join(dict.fromkeys(reasons))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from robustfl.records import CellResult
 
-from ..board import Board, row_name
+from ..board import Board, row_name, slug_of
 from ..columns import remarks, state_counts
-from ..entries import contestants, entries, slug_of
 from ..figures.clients import distributions
 from ..figures.curves import curves
 from ..figures.summaries import breakdown_figures, pareto_figures
@@ -26,7 +25,7 @@ from ..paired import LEVEL, METHOD, compare, rank_over_scenarios
 from ..store import write_atomic
 from ..tables import FORMS
 from ..tradeoff import pareto
-from .pages import everything, facts_of, heat_grids, notes_of, ranking, state_words
+from .pages import contestants, entries, everything, facts_of, heat_grids, notes_of, ranking, state_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

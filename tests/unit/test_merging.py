@@ -197,17 +197,6 @@ def test_cells_within_tolerance_keep_the_first_sources_numbers() -> None:
     assert merged.results[0].metrics.sa == 0.5  # type: ignore[union-attr]
 
 
-def test_a_contradiction_is_shown_with_both_sources_and_nothing_is_written(tmp_path: Path) -> None:
-    sources = [source("we", record(sa=0.5, ra={})), source("they", record(sa=0.6, ra={}))]
-    merged = merge(sources, tolerance=0.01)
-    (conflict,) = merged.conflicts
-    assert (conflict.first, conflict.second) == ("we", "they")
-    assert conflict.agreement.words() == "differs: sa 0.5000 → 0.6000, loss 0.5000 → 0.4000"
-    with pytest.raises(UsageError, match="1 cells are in conflict"):
-        write_merge(merged, sources, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_merged_store_knows_the_defaults_so_that_its_caption_leaves_them_out(tmp_path: Path) -> None:
     sources = [source("we", record(seed=0)), source("they", record(seed=1))]
     write_merge(merge(sources, tolerance=0.0), sources, tmp_path / "out", defaults={"clients": 10})
@@ -305,14 +294,6 @@ def test_rows_that_were_beaten_on_any_board_of_a_tier_are_joined_each_once_and_i
     ]
     assert joined_protocol(sources)["benchmark"] == {**tier, "beaten": [b, a, c, {**a, "by": "B"}]}
     assert sources[1].protocol["benchmark"]["beaten"] == [b, a]
-
-
-def test_a_board_is_a_source_unless_it_was_edited(tmp_path: Path) -> None:
-    made = record()
-    board = publish([made.model_copy(update={"cell": {"cell": made.labels, "methods": {}}})], name="theirs")
-    path = write_board(board, tmp_path / "b.json")
-    with pytest.raises(UsageError, match="its settings have the key"):
-        read_source(path)
 
 
 @pytest.mark.parametrize(

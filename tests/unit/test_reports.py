@@ -20,14 +20,14 @@ import scipy.stats
 from fake_store import board, grid, place, record, stored
 from rich.console import Console
 
-from robustfl.errors import StoreError, UsageError
+from robustfl.errors import UsageError
 from robustfl.records import CellResult, digest
 from robustfl.reports import leaderboard, load_board, rank_board, report
 from robustfl.reports.board import Board, Row, in_words
 from robustfl.reports.captions import setting
-from robustfl.reports.entries import entries
 from robustfl.reports.frame import frame, label_columns, samples_of
 from robustfl.reports.recipe import scenario_toml
+from robustfl.reports.site.pages import entries
 from robustfl.reports.store import Store
 from robustfl.reports.tables import FORMS, to_csv, to_html, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.tables import latex_escape as escape
@@ -625,15 +625,6 @@ def test_a_board_of_some_keys_or_labels_knows_no_other_cells(tmp_path: Path) -> 
         load_board(tmp_path, where={"rouds": "5"})
 
 
-def test_planned_cells_that_have_not_run_are_counted_as_missing(tmp_path: Path) -> None:
-    items = cells("mean", sf=[0.5, 0.7])
-    store = stored(tmp_path, items[:1])
-    store.describe({"cells": {r.key: dict(r.labels) for r in items}})
-    made = load_board(tmp_path)
-    assert made.counts == {"done": 1, "missing": 1}
-    assert rows(made)["mean"].worst.text() == "50.0 1/2"
-
-
 def test_a_wrong_metric_or_block_label_suggests_the_right_one(tmp_path: Path) -> None:
     stored(tmp_path, [record()])
     with pytest.raises(UsageError, match="'ra_pgd'"):
@@ -646,16 +637,6 @@ def test_a_wrong_metric_or_block_label_suggests_the_right_one(tmp_path: Path) ->
         rank_board(frame([record()]), compare=["seed"])
     with pytest.raises(UsageError, match="no cells"):
         rank_board(frame([record()]).iloc[:0])
-
-
-def test_a_store_without_a_readable_record_is_a_clear_error(tmp_path: Path) -> None:
-    store = stored(tmp_path, [record()])
-    store.path(record().key).write_text("{")
-    with pytest.raises(StoreError, match="none of 1 files is a record"):
-        load_board(tmp_path)
-    store.path(record().key).unlink()
-    with pytest.raises(UsageError, match="no finished cell yet"):
-        load_board(tmp_path)
 
 
 # --- written forms ---------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from fake_store import grid, record, stored
 
 from robustfl.records import CellResult
 from robustfl.reports import rank_board, report
-from robustfl.reports.entries import unreliable
 from robustfl.reports.frame import frame
+from robustfl.reports.site.pages import unreliable
 from robustfl.reports.site.writing import write_site
 
 HOSTILE = '<script>alert("x")</script> \'" & 🦊 ' + "long" * 50

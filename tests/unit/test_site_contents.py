@@ -12,9 +12,9 @@ from fake_store import record
 
 from robustfl.records import CellResult
 from robustfl.reports import rank_board
-from robustfl.reports.entries import contestants, entries
 from robustfl.reports.frame import frame
 from robustfl.reports.recipe import command, scenario_toml
+from robustfl.reports.site.pages import contestants, entries
 from robustfl.reports.tradeoff import breakdowns, front, pareto
 from robustfl.scenarios import expand
 from robustfl.scenarios.cell import Cell

@@ -21,7 +21,7 @@ from robustfl.reports.board import Board
 from robustfl.reports.figures.summaries import rank_figures
 from robustfl.reports.frame import frame
 from robustfl.reports.moderated_t import Array, Prior, interval, logit, p_values, pair_p_values, prior_of, resolution
-from robustfl.reports.paired import Comparison, compare, critical_difference, holm, rank_over_scenarios
+from robustfl.reports.paired import compare, critical_difference, holm, rank_over_scenarios
 from robustfl.reports.table_cell import TableCell, table_prior
 from robustfl.reports.tables import to_json, to_latex, to_markdown, to_text
 
@@ -304,12 +304,6 @@ def test_too_few_seeds_tell_nothing_apart(levels: dict[str, list[float]], words:
     assert len(levels) > 2 or not any(c.significant for c in found.results)
 
 
-def test_a_claim_is_made_by_the_adjusted_p_value() -> None:
-    found = Comparison(row=1, labels=("mean",), n=5, difference=-0.1, p=0.03, adjusted=0.06)
-    assert not found.significant
-    assert replace(found, adjusted=0.05).significant
-
-
 def test_rows_that_diverged_or_have_only_a_bound_are_left_out_and_counted() -> None:
     failed = [record(defense="krum", attack="foe", status="failed", reason="x", seed=s, ra={}) for s in range(3)]
     places = {"median": 0.9, "mean": 0.6, "krum": 0.95}
@@ -492,7 +486,3 @@ def test_every_written_form_says_the_test_n_and_what_may_be_claimed() -> None:
     (table,) = json.loads(to_json(made))["tables"]
     assert table["comparisons"]["reference"]["defense"] == "median"
     assert [(r["row"], r["n"]) for r in table["comparisons"]["rows"]] == [(1, 3)]
-
-
-def test_one_row_has_nothing_to_compare_and_no_line() -> None:
-    assert "every row against" not in to_text(board(*cells("median", [0.9, 0.8])))
