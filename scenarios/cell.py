@@ -67,11 +67,8 @@ def _typed(cls: type[BaseModel], name: str, value: Any) -> Any:
     """``value`` as it stands, if it is of the kind that the setting has: no text or truth for a number, and so on."""
     number, truth = _kinds_of(cls, name)
     if isinstance(value, str):
-        wrong = number or truth
         refuse_unsafe(name, value)
-    else:
-        wrong = (isinstance(value, bool) and number) or (type(value) in (int, float) and truth)
-    if wrong:
+    if (number and isinstance(value, (str, bool))) or (truth and type(value) in (str, int, float)):
         quotes = ", without quotes" if isinstance(value, str) else ""
         raise UsageError(f"{name}={value!r} must be {'true or false' if truth else 'a number'}{quotes}")
     if type(value) is int and abs(value) > _WHOLE:
@@ -128,35 +125,9 @@ class LearningRate(Frozen):
 
 
 class Cell(Frozen):
-    """One experiment, fully resolved. Methods are canonical specs such as ``"alie(z=1.5)"``.
+    """One experiment, fully resolved; methods are canonical specs such as ``"alie(z=1.5)"``.
 
-    ``init`` says where the model's first weights come from: drawn from the seed, or read from a file. ``f`` clients
-    are Byzantine; the defense is told ``f_declared`` (default: the same). ``scope`` says which channel attackers
-    forge, ``target`` which statistics entries. ``statistics_defense`` is the pipeline that merges normalization
-    statistics, ``same`` for that of the updates. ``validation`` is the share of each client's samples kept for its
-    own accuracy. ``ra_limit`` bounds the test images used for robust accuracy.
-
-    ``domains`` are data sets with users of their own, in place of ``dataset`` and ``partition``: equally many each,
-    or as many as ``domain_users`` says, one number per domain, which then add up to ``clients``. ``domain_share`` of
-    every domain is spread over its users, ``user_sizes`` says in which parts. ``at`` says which users train
-    adversarially, against ``train_evasion``, and ``finetune`` that they do so in a first phase, alone;
-    ``propagation`` how their statistics reach the others. Byzantine clients are drawn from everybody or, with
-    ``byzantine``, from AT or ST users; with ``quota`` every round has the same number of them. ``attackers_data`` says
-    if they have samples of their own, or the honest clients share all and attackers hold copies. ``server_samples``
-    training images, drawn from all, belong to the server instead of any client, for defenses that need them. Models
-    with branches are tested through ``branch``; ``both`` takes the adversarial one and reports the clean one beside
-    it. ``across`` also tests users' own models on the other domains' test parts; ``representations`` records how the
-    network sees so many test images of every domain. Accuracy is also averaged over the last ``tail`` rounds.
-    ``select`` says which round's model counts: the last, or of those evaluated the first with the best mean
-    ``validation`` accuracy of users (adversarial, against ``train_evasion``, for AT users). ``forgetting`` measures
-    what each participant's training costs on the others' validation data, in the last round or in the listed ones.
-    ``stop`` ends after so many of the ``rounds``: schedules and phases are those of the whole training.
-    With ``tests = "own"`` every client is tested on images distributed as its own: those that the data say are its own
-    (``partition = "natural"``), else of each class the share that it has of the class's training images. ``imbalance``
-    thins out the training images before they are spread: class sizes fall exponentially, from the first class to the
-    last, by this factor. ``rotate`` turns training images by up to so many degrees. ``precision`` says whether a GPU
-    may shorten the factors of float32 products to TF32 (``tf32``), or clients train under autocast to bfloat16
-    (``bf16``).
+    ``docs/scenarios.md`` says what every setting means.
     """
 
     dataset: str = "digits"
@@ -339,21 +310,17 @@ class Cell(Frozen):
     def settings(self) -> Settings:
         """The numbers of the cell as the engine takes them."""
         at, tuning = self.adversarial, method("finetune", self.finetune)
-        pool = None
-        if self.byzantine != "any":
-            pool = sorted(at) if self.byzantine == "at" else [k for k in range(self.clients) if k not in at]
+        pool = (k for k in range(self.clients) if (k in at) == (self.byzantine == "at"))
         return Settings(
             **{name: getattr(self, name) for name in _OF_THE_ENGINE},
-            candidates=None if pool is None else tuple(pool),
+            candidates=None if self.byzantine == "any" else tuple(pool),
             finetuning=None if tuning is None else tuning.of(self.rounds, self.clients, at),
         )
 
     @property
     def adversarial(self) -> frozenset[int]:
         """The users that train adversarially."""
-        if self.at == "none":
-            return frozenset()
-        return _at_users(self.at, self.users)
+        return frozenset() if self.at == "none" else _at_users(self.at, self.users)
 
     @model_validator(mode="before")
     @classmethod
@@ -364,8 +331,7 @@ class Cell(Frozen):
         if data.get("f_declared") is None:
             data = {**data, "f_declared": data.get("f", 0)}
         domains = data.get("domains")
-        listed = domains if isinstance(domains, (list, tuple)) else [domains]
-        first = listed[0] if listed else None
+        first, *_ = domains if isinstance(domains, (list, tuple)) and domains else [domains]
         if isinstance(first, str) and "dataset" not in data:
             data = {**data, "dataset": canonical_method("domains", first)}
         users = data.get("domain_users")
@@ -388,8 +354,6 @@ class Cell(Frozen):
 
 
 _OF_THE_ENGINE = [field.name for field in dataclasses.fields(Settings) if field.name in Cell.model_fields]
-
-
 _BUT_THE_SEED = attrgetter(*(name for name in Cell.model_fields if name != "seed"))
 
 
@@ -465,8 +429,6 @@ def first_problem(error: ValidationError) -> str:
     if first["type"] == "string_pattern_mismatch":
         allowed = "1 to 80 letters, digits, '.', '_' or '-', the first a letter or a digit"
         return f"{where}={first['input']!r} must be {allowed}"
-    if where == "precision":
-        return f"precision={first['input']!r}: {closest(str(first['input']), get_args(Precision))}"
     return f"{where}={first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -88,7 +86,6 @@ class _Seeded:
 
 
 def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    groups: list[tuple[str, ...]] = []
     zipped: dict[str, tuple[str, ...]] = {}
     for names in scenario.zip:
         for name in names:
@@ -100,10 +97,7 @@ def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[di
         lengths = {name: len(axes[name]) for name in names}
         if len(set(lengths.values())) > 1:
             raise UsageError(f"zip: axes must have one length, not {lengths}")
-    for name in axes:
-        group = zipped.get(name, (name,))
-        if group not in groups:
-            groups.append(group)
+    groups = list(dict.fromkeys(zipped.get(name, (name,)) for name in axes))
     columns = [list(zip(*(axes[name] for name in group), strict=True)) for group in groups]
     asked = math.prod(len(column) for column in columns)
     if asked > MOST_CELLS:
@@ -112,12 +106,9 @@ def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[di
             f"holds {MOST_CELLS * CELL_BYTES / 2**30:.1f} GiB. Run it in pieces, such as --set seed=[0,1]: they meet "
             "in one store"
         )
+    names = list(itertools.chain.from_iterable(groups))
     for choice in itertools.product(*columns):
-        yield {
-            name: value
-            for group, values in zip(groups, choice, strict=True)
-            for name, value in zip(group, values, strict=True)
-        }
+        yield dict(zip(names, itertools.chain.from_iterable(choice), strict=True))
 
 
 def _options(field: str, value: Any) -> Iterator[Any]:
@@ -491,11 +482,7 @@ def resolve(cell: Cell, fingerprint: str) -> dict[str, Any]:
 
 def key_of(resolved: Mapping[str, Any]) -> str:
     """The cell's key."""
-    try:  # what is JSON as it stands needs no walk through it
-        text = json.dumps(resolved, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    except ValueError:
-        return digest(dict(resolved))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return digest(dict(resolved))
 
 
 def labels(cell: Cell) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 from robustfl.autobyz import Asked, asked_of
 from robustfl.defenses import parse_pipeline
 from robustfl.errors import UsageError, some
-from robustfl.records import LATER, CellResult, canonical, completed, labels_of, plain, text_without
+from robustfl.records import LATER, CellResult, canonical, completed, plain, text_without
 from robustfl.reports.published import Board
+from robustfl.reports.published.agreement import settings_apart
 
 from .bench import Search, attacked_row, configurations, final_scenario, more_seeds
 from .cell import Cell
@@ -20,8 +21,6 @@ from .protocol import Protocol, protocol_of, scenario_to_run
 from .spec import Scenario
 from .tuning_check import contestant_of
 
-_SCORES = ("validation", "worst")
-_BEFORE = labels_of(LATER)
 _OLD = {"statistic": "final"}
 """What boards of earlier versions do not say."""
 Labels = Mapping[str, Any]
@@ -97,7 +96,7 @@ def _apart(records: Sequence[CellResult], facts: Labels, asked: Asked | None) ->
         contestant = contestant_of(name, entry)
         scores = [tried["validation"] for tried in entry["search"]]
         tried = tuple(zip(configurations(contestant, rules), scores, strict=False))
-        search = Search(contestant, entry["knowledge"], tried)
+        search = Search(contestant, parse_pipeline(contestant.of("defense")).knowledge, tried)
         wrong = list(_search_apart(search, entry, tuple(tier.tuning["attack"]), rules))
         yield from (f"{name}: {words}" for words in wrong)
         if not wrong:
@@ -111,8 +110,7 @@ def _apart(records: Sequence[CellResult], facts: Labels, asked: Asked | None) ->
         yield f"it names {some(strange)} as near the first, and has no such row"
     wanted = expand(final_scenario(scenario, found, near, seeds))
     wanted += _challenges(scenario, found, facts.get("beaten", []), dict.fromkeys(near, seeds))
-    yield from _cells_apart([labels(cell) for cell in wanted], [r.labels for r in records])
-    yield from _settings_apart(wanted, records)
+    yield from _cells_apart(wanted, records)
 
 
 def _challenges(
@@ -130,67 +128,35 @@ def _challenges(
 
 def _search_apart(search: Search, entry: Labels, attacks: tuple[str, ...], rules: Protocol) -> Iterator[str]:
     """What a contestant's entry says of its ``search``, and should not."""
-    tried = [{k: v for k, v in one.items() if k not in _SCORES} for one in entry["search"]]
+    tried = [one["validation"] for one in entry["search"]]
     if len(tried) != rules.budget:
         yield f"tuned on {len(tried)} configurations; the budget is {rules.budget}"
         return
-    if tried != [plain(labels_of(settings)) for settings, _ in search.tried]:
-        yield "tuned on other configurations than those of the protocol"
-    if any(set(one["validation"]) != set(attacks) for one in entry["search"]):
+    if any(set(scores) != set(attacks) for scores in tried):
         yield f"tuned under other attacks than {', '.join(attacks)}"
         return
-    scores = [v for one in entry["search"] for v in one["validation"].values() if v is not None]
+    scores = [score for one in tried for score in one.values() if score is not None]
     if not all(0 <= score <= 1 for score in scores):
         yield "a score of its search is no accuracy"
-    said = [-1.0 if one["worst"] is None else one["worst"] for one in entry["search"]]
-    if said != [search.worst(i) for i in range(len(said))]:
-        yield "a worst case of its search is not the worst of its scores"
-    if type(entry["chosen"]) is not int or entry["chosen"] != search.best:
-        yield f"chose configuration {entry['chosen']}, where {search.best} has the highest worst case"
-    if "reason" in entry and not isinstance(entry["reason"], str):
-        yield "its reason is no text"
-        return
-    if "reason" in entry and scores:
-        yield f"it says why its search came to nothing, which it did not: {entry['reason']!r}"
-    if not scores and not entry.get("reason"):
-        yield "its search has no score, and no reason is given: nothing was measured to choose by"
-    known = parse_pipeline(search.contestant.of("defense")).knowledge
-    if search.knowledge != known:
-        yield f"is told {known}, not {search.knowledge}"
+    reason = entry.get("reason", "")
+    if not isinstance(reason, str) or bool(reason) == bool(scores):
+        yield f"its reason is {reason!r}: a search says why if it has no score, and only then"
+    said, right = ({n: of[n] for n in ("knowledge", "chosen", "search")} for of in (entry, plain(search.as_dict())))
+    for path, theirs, ours in settings_apart(said, right):
+        yield f"its {path} is {theirs!r}, by the protocol {ours!r}"
 
 
-def _cells_apart(wanted: Iterable[Labels], present: Sequence[Labels]) -> Iterator[str]:
+def _cells_apart(wanted: Iterable[Cell], records: Sequence[CellResult]) -> Iterator[str]:
     """Cells that the tier has and the board lacks, the other way round, and those that the board has under two keys."""
-    asked, here = ({_text(cell): cell for cell in cells} for cells in (wanted, present))
-    for words, found in (
+    asked = {canonical(cell.model_dump(mode="json")): labels(cell) for cell in wanted}
+    found = [(canonical(completed(r.cell["cell"], LATER)), r.labels) for r in records]
+    here, counted = dict(found), Counter(text for text, _ in found)
+    for words, cells in (
         ("lacks", [asked[k] for k in asked.keys() - here.keys()]),
         ("has what the tier does not:", [here[k] for k in here.keys() - asked.keys()]),
+        ("has more than one cell of", [here[k] for k, count in counted.items() if count > 1]),
     ):
-        if found:
-            yield f"it {words} {_named(found)}"
-    counted = Counter(map(_text, present))
-    twice = [cell for text, cell in here.items() if counted[text] > 1]
-    if twice:
-        yield f"it has more than one cell of {_named(twice)}"
-
-
-def _settings_apart(wanted: Iterable[Cell], records: Iterable[CellResult]) -> Iterator[str]:
-    """Cells with the labels of the tier's and other settings: labels round learning rates."""
-    right = {_text(labels(cell)): canonical(cell.model_dump(mode="json")) for cell in wanted}
-    strange = [
-        record.labels
-        for record in records
-        if (text := _text(record.labels)) in right and canonical(completed(record.cell["cell"], LATER)) != right[text]
-    ]
-    if strange:
-        yield f"it has other settings than the tier's behind the labels of {_named(strange)}"
-
-
-def _text(found: Labels) -> str:
-    """Labels as one text, with those of settings that came later than the board."""
-    return canonical(_BEFORE | dict(found))
-
-
-def _named(cells: Iterable[Labels]) -> str:
-    """Some of the cells, in words."""
-    return some(sorted(f"{c['defense']}, {c['norm']}, {c['attack']}, seed {c['seed']}" for c in cells))
+        if cells:
+            yield f"it {words} " + some(
+                sorted(f"{c['defense']}, {c['norm']}, {c['attack']}, seed {c['seed']}" for c in cells)
+            )

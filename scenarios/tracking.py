@@ -1,4 +1,4 @@
-"""Trackers follow cells while they run: one small interface, and TensorBoard behind it."""
+"""TensorBoard follows cells while they run."""
 
 from __future__ import annotations
 
@@ -8,20 +8,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from robustfl.errors import UsageError, closest
 from robustfl.records import CellResult, CurvePoint
-
-
-class Tracker(Protocol):
-    """A tracker of one cell. It is made in the process that runs the cell, and may keep files or connections open."""
-
-    def evaluated(self, point: CurvePoint) -> None:
-        """A round was evaluated."""
-
-    def finished(self, record: CellResult) -> None:
-        """The cell ended, whatever its status; nothing is called after this."""
 
 
 class TensorBoard:
@@ -81,44 +71,37 @@ class TensorBoard:
                 self._writer.add_scalar(name, value, step)
 
 
-TRACKERS: dict[str, type[TensorBoard]] = {"tensorboard": TensorBoard}
-
-
 def check(names: Sequence[str]) -> None:
     """Raise ``UsageError`` for a tracker that is unknown, or whose package is missing; before anything runs."""
     for name in names:
-        if name not in TRACKERS:
-            raise UsageError(f"track={name!r} is no tracker; {closest(name, TRACKERS)}")
-        TRACKERS[name].require()
+        if name != "tensorboard":
+            raise UsageError(f"track={name!r} is no tracker; {closest(name, ['tensorboard'])}")
+        TensorBoard.require()
 
 
 class Followed:
-    """The trackers of one cell, kept from hurting it: one that raises is dropped with a warning."""
+    """The tracker of one cell, kept from hurting it: if it raises it is dropped with a warning."""
 
     def __init__(self, names: Sequence[str], folder: str | Path, key: str, labels: Mapping[str, Any]) -> None:
-        self._what, self._trackers = key[:12], dict[str, Tracker]()
-        for name in dict.fromkeys(names):
-            self._guarded(name, self._start, name, folder, key, labels)
-
-    def _start(self, name: str, *about: Any) -> None:
-        self._trackers[name] = TRACKERS[name](*about)
+        self._what, self._tracker = key[:12], None
+        self._tracker = self._guarded(TensorBoard, folder, key, labels) if names else None
 
     def evaluated(self, point: CurvePoint) -> None:
-        """Tell every tracker that a round was evaluated."""
-        for name, tracker in list(self._trackers.items()):
-            self._guarded(name, tracker.evaluated, point)
+        """Tell the tracker that a round was evaluated."""
+        if self._tracker is not None:
+            self._guarded(self._tracker.evaluated, point)
 
     def finished(self, record: CellResult) -> None:
-        """Tell every tracker that the cell ended."""
-        for name, tracker in list(self._trackers.items()):
-            self._guarded(name, tracker.finished, record)
+        """Tell the tracker that the cell ended."""
+        if self._tracker is not None:
+            self._guarded(self._tracker.finished, record)
 
-    def _guarded(self, name: str, tell: Callable[..., None], *told: Any) -> None:
+    def _guarded(self, tell: Callable[..., Any], *told: Any) -> Any:
         try:
-            tell(*told)
+            return tell(*told)
         except Exception as error:
-            self._trackers.pop(name, None)
-            warnings.warn(f"{name} no longer follows cell {self._what}: {error}", RuntimeWarning, stacklevel=3)
+            self._tracker = None
+            warnings.warn(f"tensorboard no longer follows cell {self._what}: {error}", RuntimeWarning, stacklevel=3)
 
 
 def run_name(key: str, labels: Mapping[str, Any]) -> str:
