@@ -14,7 +14,6 @@ from .bench import Contestant, attacked_row, configurations, more_seeds
 from .methods import canonical_method
 from .protocol import protocol, protocol_of, scenario_to_run
 from .spec import Scenario
-from .tuning_check import contestant_of
 
 
 def facts_of(board: Board) -> Mapping[str, Any]:
@@ -36,7 +35,7 @@ def row_of(facts: Mapping[str, Any], row: str) -> Contestant:
 
     Raises ``UsageError`` with the nearest one where there is none, and where several are meant.
     """
-    known = {name: contestant_of(name, entry) for name, entry in facts["contestants"].items()}
+    known = {name: Contestant.named(name, entry) for name, entry in facts["contestants"].items()}
     parts = [part.strip() for part in row.replace(" · ", "/").split("/")]
     found = [one for one in known.values() if [value for _, value in one.settings][: len(parts)] == parts]
     if len(found) == 1:

@@ -106,9 +106,9 @@ def _combinations(scenario: Scenario, axes: dict[str, list[Any]]) -> Iterator[di
             f"holds {MOST_CELLS * CELL_BYTES / 2**30:.1f} GiB. Run it in pieces, such as --set seed=[0,1]: they meet "
             "in one store"
         )
-    names = list(itertools.chain.from_iterable(groups))
+    order = list(itertools.chain.from_iterable(groups))
     for choice in itertools.product(*columns):
-        yield dict(zip(names, itertools.chain.from_iterable(choice), strict=True))
+        yield dict(zip(order, itertools.chain.from_iterable(choice), strict=True))
 
 
 def _options(field: str, value: Any) -> Iterator[Any]:

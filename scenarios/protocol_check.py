@@ -13,13 +13,12 @@ from robustfl.records import LATER, CellResult, canonical, completed, plain, tex
 from robustfl.reports.published import Board
 from robustfl.reports.published.agreement import settings_apart
 
-from .bench import Search, attacked_row, configurations, final_scenario, more_seeds
+from .bench import Contestant, Search, attacked_row, configurations, final_scenario, more_seeds
 from .cell import Cell
 from .expand import asked as ensemble_asked
 from .expand import expand, labels
 from .protocol import Protocol, protocol_of, scenario_to_run
 from .spec import Scenario
-from .tuning_check import contestant_of
 
 _OLD = {"statistic": "final"}
 """What boards of earlier versions do not say."""
@@ -93,7 +92,7 @@ def _apart(records: Sequence[CellResult], facts: Labels, asked: Asked | None) ->
             yield f"its {name} is {facts.get(name)!r}, the protocol's {value!r}"
     found: dict[str, Search] = {}
     for name, entry in facts["contestants"].items():
-        contestant = contestant_of(name, entry)
+        contestant = Contestant.named(name, entry)
         scores = [tried["validation"] for tried in entry["search"]]
         tried = tuple(zip(configurations(contestant, rules), scores, strict=False))
         search = Search(contestant, parse_pipeline(contestant.of("defense")).knowledge, tried)

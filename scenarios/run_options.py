@@ -115,29 +115,21 @@ class RunOptions:
                 f"slots={self.slots} is how many cells share each of the gpus, at least 1; it goes with gpus"
             )
         if self.gpus is not None:
-            other = {
-                "jobs": self.jobs, "cluster": self.cluster, "device": None if self.device == "auto" else self.device,
-            }  # fmt: skip
-            for name, value in other.items():
-                if value is not None:
-                    raise UsageError(
-                        f"{name}={value} and gpus={list(self.gpus)} say two things; with gpus, slots is the number"
-                    )
+            self._refuse_beside("gpus", "jobs", "cluster", "device")
             check_gpus(self.gpus)
         if self.cluster is None:
             return
-        where = f"cluster={self.cluster!r}"
-        here = "is for cells that run here, not on"
-        refused = {
-            "cell_minutes": f"cell_minutes={self.cell_minutes or 0:g} {here} {where}",
-            "keep_model": f"keep_model is for cells that run here: models do not travel from {self.cluster!r}",
-            "track": f"track={list(self.track)} {here} {where}",
-            "jobs": f"jobs={self.jobs} with {where}: the cluster's workers decide how many cells run",
-        }
-        for name, words in refused.items():
-            if getattr(self, name) not in (None, False, ()):
-                raise UsageError(words)
+        self._refuse_beside("cluster", "jobs", "cell_minutes", "keep_model", "track")
         _check_address(self.cluster)
+
+    def _refuse_beside(self, name: str, *others: str) -> None:
+        """Refuse options that have no part in what another one decides."""
+        for other in others:
+            if (value := getattr(self, other)) not in (None, False, (), "auto"):
+                raise UsageError(
+                    f"{other}={value!r} does not go with {name}={getattr(self, name)!r}, which decides where cells run "
+                    "and how many at once; leave one of them out"
+                )
 
     @property
     def workers(self) -> int:

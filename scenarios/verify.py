@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from robustfl.arguments import check_whole
 from robustfl.errors import RobustflError, UsageError
@@ -16,18 +16,20 @@ from robustfl.origins import in_words, origins
 from robustfl.parameters import python_numbers
 from robustfl.records import CellResult, plain
 from robustfl.registry import load_file, load_plugins
-from robustfl.reports.published import TOLERANCE, read_board
+from robustfl.reports.published import TOLERANCE, Board, read_board
 from robustfl.reports.published.agreement import agree, versions_apart
+from robustfl.reports.store import RERUN
 
+from .bench import Contestant, tuning_cells, validated
 from .cell import Cell
-from .expand import fingerprints, refusal
+from .expand import fingerprints, key_of, labels, refusal, resolve
 from .isolated import ELSEWHERE, OTHER_VERSIONS, Job, NotMeasuredError, check_same, evaluating, settings_in_words
 from .noop_settings import no_effect
 from .plan import ResolvedCell
+from .protocol import protocol_of
 from .protocol_check import apart_from_protocol
 from .run import run_cell, versions
 from .run_options import RunOptions, check_threads, device_of, unheard
-from .tuning_check import Trial, trials_of
 
 AGREES = ("identical", "within tolerance")
 _SHARE = 3
@@ -279,7 +281,58 @@ class _Again:
         return self.device or str(said.get("device") or "auto"), threads
 
 
-T = TypeVar("T")
+# --- trainings of the searches of a benchmark's board ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A training of a contestant's search: its cell, and the validation accuracy that the board gives it."""
+
+    cell: Cell
+    said: float | None
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """Its cell's, with a mark that it is of the tuning."""
+        return {**labels(self.cell), "tuning": True}
+
+    def check(self, tolerance: float, root: str | Path | None, run: Callable[..., CellResult]) -> tuple[str, str, str]:
+        """Its key, the verdict, and in what it differs. Raises ``RobustflError`` where it cannot be run here."""
+        fingerprint = fingerprints([self.cell], root)[self.cell]
+        key = key_of(resolve(self.cell, fingerprint))
+        record, told = run(self.cell, fingerprint, {}), f"validation accuracy in the search {_score(self.said)}"
+        if record.status in RERUN:
+            return key, "differs", f"{told} → failed: {str(record.reason).partition(chr(10))[0]}"
+        found = validated(record)
+        if self.said == found:
+            return key, "identical", ""
+        words = f"{told} → {_score(found)}"
+        near = self.said is not None and found is not None and abs(self.said - found) <= tolerance + 1e-9
+        return key, "within tolerance" if near else "differs", words
+
+
+def trials_of(board: Board) -> list[Trial]:
+    """Every training of the searches of a board that follows the protocol; none of a board that does not say so."""
+    facts = (board.protocol or {}).get("benchmark")
+    if facts is None:
+        return []
+    rules = protocol_of(facts["version"])
+    tier = rules.tier(facts["tier"])
+    chosen = [Contestant.named(name, entry) for name, entry in facts["contestants"].items()]
+    cells = tuning_cells(tier, tier.scenario(facts["changed"]), chosen, rules)
+    return [
+        Trial(cell, tried["validation"][attack])
+        for name, entry in facts["contestants"].items()
+        for tried, own in zip(entry["search"], cells[name], strict=True)
+        for attack, cell in own.items()
+    ]
+
+
+def _score(score: float | None) -> str:
+    return "none" if score is None else f"{score:.4f}"
+
+
+# --- what is drawn ---------------------------------------------------------------------------------------------------
 
 
 def _drawn(records: Sequence[CellResult], cells: int | None, seed: int) -> list[CellResult]:
@@ -293,7 +346,7 @@ def _drawn(records: Sequence[CellResult], cells: int | None, seed: int) -> list[
     return first + draw.sample(rest, min(cells - len(first), len(rest)))
 
 
-def _few(trials: Sequence[T], cells: int | None, seed: int) -> list[T]:
+def _few(trials: Sequence[Trial], cells: int | None, seed: int) -> list[Trial]:
     """The trainings of searches to run beside so many cells: one for three of them, and at least one."""
     if cells is None:
         return list(trials)

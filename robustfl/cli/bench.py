@@ -11,10 +11,9 @@ import click
 
 from robustfl.cli import options as shared
 from robustfl.cli.boards import print_comparison
-from robustfl.cli.grid import print_plan
+from robustfl.cli.grid import options_of, print_plan, run_shown
 from robustfl.cli.options import PATH, Command, Word, given, load_plugins
 from robustfl.cli.printing import as_json, console, print_board, say, table
-from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import RobustflError, UsageError
 
 if TYPE_CHECKING:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from robustfl.cli import options as shared
-from robustfl.cli.options import Command, Folder, load_plugins, presets_and_files, scenario_options
+from robustfl.cli.options import Command, load_plugins, presets_and_files, scenario_options
 from robustfl.cli.printing import as_json, console, percent, print_board, say, table
-from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,6 +93,33 @@ def load(scenario: str, settings: tuple[str, ...], plugins: tuple[str, ...]) -> 
     return Scenario.load(scenario, settings=settings).beside(plugins)
 
 
+def options_of(*, state_memory: str = "4GiB", **how: Any) -> RunOptions:
+    """The options of a command that say how cells run; what a user should know is printed."""
+    from robustfl.scenarios import RunOptions
+    from robustfl.scenarios.memory import bytes_of
+
+    return RunOptions(state_memory=bytes_of(state_memory), on_note=partial(say, err=True), **how)
+
+
+def run_shown(scenario: Any, *, options: RunOptions, out: str, quiet: bool, **more: Any) -> Results:
+    """Run a grid with its progress on the screen; ``more`` goes to ``run_grid``."""
+    from robustfl.scenarios.grid import run_grid
+    from robustfl.scenarios.progress import GridProgress
+
+    with GridProgress(console(err=True), options.on_note, quiet=quiet) as progress:
+        results = run_grid(
+            scenario, options, out=out, on_start=progress.start, on_cell=progress.cell, on_round=progress.round,
+            **more,
+        )  # fmt: skip
+    if results.lost:
+        say(
+            f"{results.lost} of {len(results.keys)} cells are not in {results.folder} any more: it was moved or "
+            "changed while the grid ran; put them back, or run the grid again",
+            err=True,
+        )
+    return results
+
+
 def print_plan(scenario: Scenario, options: RunOptions, *, out: str, form: str) -> Estimate:
     """Print what a dry run finds, the summary first; JSON is left to the caller."""
     from robustfl.reports.board import below_heading
@@ -131,7 +158,7 @@ def print_plan(scenario: Scenario, options: RunOptions, *, out: str, form: str) 
 
 @click.command(cls=Command, short_help="Run one cell.")
 @click.argument("scenario", required=False, shell_complete=presets_and_files)
-@click.option("--out", type=Folder(), help="Also keep the record in this folder of stores.")
+@click.option("--out", type=shared.FOLDER, help="Also keep the record in this folder of stores.")
 @scenario_options
 def run(
     scenario: str | None, *, out: str | None, settings: tuple[str, ...], plugins: tuple[str, ...], form: str, **how: Any

@@ -12,9 +12,9 @@ import click
 
 from robustfl import __version__
 from robustfl.cli import options as shared
+from robustfl.cli.grid import options_of, run_shown
 from robustfl.cli.options import PATH, Command, Word
 from robustfl.cli.printing import as_json, console, say, table
-from robustfl.cli.progress import options_of, run_shown
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
 

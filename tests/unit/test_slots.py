@@ -52,7 +52,7 @@ def test_a_device_that_nobody_can_mean_is_named(name: str) -> None:
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("other", [{"jobs": 2}, {"device": "cpu"}, {"cluster": "tcp://host:1"}])
 def test_gpus_and_another_say(other: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="say two things"):
+    with pytest.raises(UsageError, match="does not go with gpus="):
         grid(Scenario.of({"name": "x"}), out=tmp_path, gpus=[0], **other)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,13 @@ from fake_store import record
 from small_bench import SMALL, shrink
 
 from robustfl.records import CellResult
-from robustfl.scenarios import Cell, protocol, tuning_check
+from robustfl.scenarios import Cell, protocol
+from robustfl.scenarios.bench import Contestant
 from robustfl.scenarios.expand import key_of, resolve
-from robustfl.scenarios.tuning_check import Trial, contestant_of, trials_of
+from robustfl.scenarios.verify import Trial, trials_of
 
 CELL = Cell.of({"norm": "none"})
+VERIFY = import_module("robustfl.scenarios.verify")  # the package has a function of this name
 
 
 def found(score: float | None) -> CellResult:
@@ -55,7 +58,7 @@ def test_a_training_of_a_search_comes_out_again_or_differs(
         ran.append(given)
         return found(score)
 
-    monkeypatch.setattr(tuning_check, "fingerprints", known)
+    monkeypatch.setattr(VERIFY, "fingerprints", known)
     trial = Trial(CELL, said)
     told = words and f"validation accuracy in the search {words}"
     assert trial.check(0.01, tmp_path, run) == (key_of(resolve(CELL, "ab" * 8)), verdict, told)
@@ -68,7 +71,7 @@ def test_a_training_of_a_search_comes_out_again_or_differs(
 def test_a_training_that_fails_here_differs_also_from_none(
     said: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tuning_check, "fingerprints", lambda cells, root: dict.fromkeys(cells, "ab" * 8))
+    monkeypatch.setattr(VERIFY, "fingerprints", lambda cells, root: dict.fromkeys(cells, "ab" * 8))
     broken = found(None).model_copy(update={"status": "failed", "reason": "MemoryError"})
     _, verdict, words = Trial(CELL, said).check(0.01, tmp_path, lambda *_: broken)
     assert verdict == "differs"
@@ -111,7 +114,7 @@ def test_a_board_of_no_benchmark_has_no_searches(protocol: Any) -> None:
 
 def test_a_contestant_is_read_off_its_name_by_the_settings_of_its_search() -> None:
     told = {"algorithm": "dsgd", "defense": "mean", "norm": "gn", "propagation": "fedrbn", "schedule": "constant"}
-    made = contestant_of("mean · gn · dsgd · fedrbn", {"search": [told]})
+    made = Contestant.named("mean · gn · dsgd · fedrbn", {"search": [told]})
     assert made.settings == (
         ("defense", "mean"), ("norm", "gn"), ("algorithm", "dsgd"), ("propagation", "fedrbn"),
     )  # fmt: skip
