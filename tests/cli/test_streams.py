@@ -115,21 +115,6 @@ def test_nan_is_no_number_of_anything(option: str, value: str, capsys: pytest.Ca
     assert capsys.readouterr().err
 
 
-def test_an_attack_without_attackers_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = ["--set", "rounds=1", "--set", "model=mlp(hidden=(4,))", "--set", "norm=none", "--set", "evasions=[]"]
-    for attack, told in (("alie", True), ("none", False), ("label-flip", True)):
-        assert invoke(["run", *tiny, "--set", f"attack={attack}"]) == 0
-        assert ("nobody attacks" in capsys.readouterr().err) == told
-    assert invoke(["run", *tiny, "--set", "attack=alie", "--set", "f=1"]) == 0
-    assert "nobody attacks" not in capsys.readouterr().err
-
-
-def test_threads_beyond_any_machine_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["run"], ["grid"], ["grid", "--dry-run"]):
-        assert invoke([*command, "--threads", "100000"]) == 2
-        assert "threads=100000" in capsys.readouterr().err
-
-
 def test_an_annotation_that_is_no_type_names_the_method(capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd.py").write_text(LOUD.replace('"loud"', '"odd"').replace('talk."""', 'talk."""\n\n    z: "Nope" = 3'))
     assert invoke(["run", "--plugin", "odd.py", "--set", "attack=odd", "--set", "f=1"]) == 2

@@ -197,7 +197,7 @@ def test_a_grid_keeps_models_and_says_where_it_has_none(tmp_path: Path, capsys: 
     assert two([0], False) == []
     assert "1 stored cells have no model" in two([0, 1], True)[0]
     assert len(list((tmp_path / "two" / "models").glob("*.npz"))) == 1
-    with pytest.raises(UsageError, match="do not travel"):
+    with pytest.raises(UsageError, match="does not go with cluster="):
         robustfl.grid("quickstart", out=tmp_path, keep_model=True, cluster="tcp://127.0.0.1:1")
     assert invoke(["run", "--keep-model", "--set", "rounds=1"]) == 2
     assert "--out" in capsys.readouterr().err
