@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 from dataclasses import replace
@@ -109,29 +108,6 @@ def test_the_search_stops_at_its_bound() -> None:
     assert proposals == [0, 10, 30, 70, 150, 310, 630, 1000]
     assert found == (1000, 1000)
     assert tried(lambda eta: eta, start=50, eta_max=5)[0] == [5]
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_distance_that_is_not_finite_is_no_success(value: float) -> None:
-    assert linear_search(lambda eta: value if eta > 20 else eta) == pytest.approx((19.8, 19.8), abs=0.5)
-
-
-@pytest.mark.parametrize("name", ["opt-foe", "opt-alie"])
-def test_a_searched_attack_asks_the_server_with_its_declared_f_and_the_honest_rows_untouched(name: str) -> None:
-    asked: list[torch.Tensor] = []
-
-    def server(stack: torch.Tensor) -> torch.Tensor:
-        asked.append(stack.clone())
-        return stack.mean(0)
-
-    robustfl.attack(name, evals=5).forge(View(n=5, f=2, honest=HONEST, aggregate=server), generator=stream(0))
-    assert len(asked) == 5
-    assert all(torch.equal(stack[:3], HONEST) and torch.equal(stack[3], stack[4]) for stack in asked)
-
-    # Declared f = 0 is the mean, which runs to the bound; the median with f = 2 does not.
-    rule = robustfl.defense("trimmed-mean")
-    far, near = (robustfl.forge(name, HONEST, f=2, defense=rule, f_declared=k) for k in (0, 2))
-    assert float(far.norm()) > 10 * float(near.norm())
 
 
 def test_the_edge_is_the_largest_or_smallest_honest_value_of_each_coordinate() -> None:
@@ -436,29 +412,8 @@ def against(honest: Tensor, f: int = 3, **more: object) -> View:
 # --- min-max and min-sum ---------------------------------------------------------------------------------------------
 
 
-def farthest(row: Tensor, honest: Tensor) -> float:
-    return float((row - honest).norm(dim=1).max())
-
-
 def total(row: Tensor, honest: Tensor) -> float:
     return float((row - honest).square().sum())
-
-
-# what is bounded, and its value among the honest rows themselves
-BOUNDED = {
-    "min-max": (farthest, lambda honest: max(farthest(x, honest) for x in honest)),
-    "min-sum": (total, lambda honest: max(total(x, honest) for x in honest)),
-}
-CASES = list(itertools.product(BOUNDED, ("std", "unit_vec", "sign"), (2, 7, 20), (0.0, 0.7)))
-
-
-@pytest.mark.parametrize(("name", "deviation", "h", "mean"), CASES)
-def test_the_bound_is_met_with_equality_and_never_passed(name: str, deviation: str, h: int, mean: float) -> None:
-    honest = rows(h, mean=mean)
-    measure, limit = BOUNDED[name]
-    (gamma, vector) = robustfl.attack(name, deviation=deviation).solve(against(honest))
-    assert gamma > 0
-    assert measure(vector, honest) == pytest.approx(limit(honest), rel=1e-9)
 
 
 def test_min_sum_is_bounded_by_the_greatest_or_the_least_of_the_honest_sums() -> None:
@@ -470,7 +425,7 @@ def test_min_sum_is_bounded_by_the_greatest_or_the_least_of_the_honest_sums() ->
     assert robustfl.attack("min-sum").bound == "max"  # the paper's
 
 
-@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("name", ["min-max", "min-sum"])
 @pytest.mark.parametrize("deviation", ["std", "unit_vec", "sign"])
 def test_without_a_direction_the_mean_is_sent(name: str, deviation: str) -> None:
     honest = torch.zeros(3, 4)
@@ -697,26 +652,6 @@ def forged(spec: str, view: View, seed: int = 0) -> Forged:
 
 
 # --- HIDRA -----------------------------------------------------------------------------------------------------------
-
-
-def _spread(honest: np.ndarray, row: np.ndarray, f: int) -> float:
-    """The greatest eigenvalue of the covariance of honest rows and ``f`` times the same row."""
-    rows = np.vstack([honest, *[row] * f])
-    return float(np.linalg.eigvalsh(np.cov(rows.T, bias=True).reshape(rows.shape[1], -1))[-1])
-
-
-@pytest.mark.parametrize(("h", "f", "d", "kappa"), [(8, 3, 5, 1.0), (8, 3, 30, 1.0), (4, 4, 6, 2.5), (12, 1, 40, 1.2)])
-def test_hidra_goes_as_far_back_as_the_spectrum_lets(h, f, d, kappa):
-    honest = normal(h, d, seed=h) + 0.3
-    row = forged(f"hidra(kappa={kappa})", View(n=h + f, f=f, honest=honest)).rows
-    assert row.shape == (f, d)
-    assert torch.equal(row, row[:1].expand(f, -1))
-    X, mean = honest.numpy(), honest.mean(0).numpy()
-    bound = kappa * float(np.linalg.eigvalsh(np.cov(X.T, bias=True))[-1])
-    back = mean - row[0].numpy()
-    assert float(back @ mean) == pytest.approx(np.linalg.norm(back) * np.linalg.norm(mean), rel=1e-9)  # straight back
-    assert _spread(X, mean - back, f) == pytest.approx(bound, rel=1e-9)
-    assert _spread(X, mean - 1.01 * back, f) > bound * 1.0001
 
 
 def test_hidra_takes_a_step_in_every_chunk():

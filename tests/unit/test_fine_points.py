@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 import robustfl
 from robustfl.contracts import Aggregated, Context, StatisticsSlices, View
 from robustfl.defenses.aggregation import DefendedStatistics
-from robustfl.defenses.aggregators.predictions import _REFERENCES as REFERENCES
-from robustfl.defenses.aggregators.predictions import suspicious
 from robustfl.norms.normalizer_free import clipped_by_unit
 from robustfl.randomness import stream
 from robustfl.registry import create
@@ -138,38 +135,6 @@ def test_flanders_takes_the_aggregate_for_who_was_not_there_or_was_dropped() -> 
     assert sorted(state["clients"].tolist()) == list(range(6))
     expected = torch.stack([torch.stack([row[k] for k in state["clients"].tolist()]) for row in known])
     torch.testing.assert_close(state["history"], expected)
-
-
-def sums_by_hand(values: Tensor, most: int) -> Tensor:
-    """The least sums of squares of values on a line in 1 … ``most`` clusters, over all ways to part their order."""
-    ordered = values.sort().values
-    sums = []
-    for k in range(1, most + 1):
-        ways = combinations(range(1, len(ordered)), k - 1)
-        bounds = [(0, *way, len(ordered)) for way in ways]
-        parts = [[ordered[a:b] for a, b in pairwise(bound)] for bound in bounds]
-        sums.append(min(sum(float((part - part.mean()).square().sum()) for part in way) for way in parts))
-    return doubles(sums)
-
-
-def test_fldetector_sees_two_clusters_where_the_gap_statistic_does() -> None:
-    """One cluster is enough where Gap(1) ≥ Gap(2) - s(2), s = √(1 + 1/B) times the standard deviation, divisor B."""
-    clear = []
-    for seed in range(150):
-        scores = torch.rand(7, generator=torch.Generator().manual_seed(seed)).double()
-        scores[:2] += 0.7
-        scaled = (scores - scores.min()) / (scores.max() - scores.min())
-        drawn = torch.rand((REFERENCES, 7), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        references = torch.stack([sums_by_hand(row, 2) for row in drawn])
-        gap = references.mean(0).log() - sums_by_hand(scaled, 2).log()
-        logs = references.log()[:, 1]
-        error = (1 + 1 / REFERENCES) ** 0.5 * float((logs - logs.mean()).square().mean()) ** 0.5
-        margin = float(gap[1] - error - gap[0])
-        if abs(margin) > 1e-6:
-            found = bool(suspicious(scores, torch.Generator().manual_seed(seed)).any())
-            assert found is (margin > 0), seed
-            clear.append(found)
-    assert {False, True} == set(clear)
 
 
 def test_fldetector_judges_three_clients_and_nobody_who_has_been_away() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -59,18 +58,6 @@ def test_weak_dp_clips_averages_and_adds_noise_of_its_own_size() -> None:
 # --- clustering ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_clustering_averages_the_larger_part_of_the_bipartition_with_the_least_cosine_across(seed: int) -> None:
-    X = normal(7, 4, seed=seed)
-    cosine = torch.cosine_similarity(X[:, None], X[None], dim=2)
-    parts = [torch.tensor(p) for p in product([False, True], repeat=7) if 0 < sum(p) < 7]
-    best = min(parts, key=lambda p: float(cosine[p][:, ~p].max()))
-    larger = best if int(best.sum()) > 3 else ~best
-    done = run("clustering", X)
-    assert done.facts["kept"] == larger.nonzero().flatten().tolist()
-    torch.testing.assert_close(done.vector, X[larger].mean(0))
-
-
 def test_linkages_find_other_clusters_on_a_chain_of_directions() -> None:
     """The widest gap is the last one, but 19 and 40 part the two narrowest clusters."""
     angles = torch.tensor([0.0, 19.0, 40.0, 61.0, 92.0]).deg2rad()
@@ -80,25 +67,6 @@ def test_linkages_find_other_clusters_on_a_chain_of_directions() -> None:
 
 
 # --- Auror -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("alpha", "tau"), [(0.0, 0.5), (1.5, 0.5), (2.2, 0.3), (50.0, 0.5)])
-def test_auror_votes_by_two_means_of_every_column(alpha: float, tau: float) -> None:
-    X = normal(9, 30, seed=3)
-    X[:2] += 2.0
-    votes, indicative = np.zeros(9), 0
-    sides = [np.array(side) for side in product([False, True], repeat=9) if 0 < sum(side) < 5]
-    for column in X.T.numpy():
-        best = min(sides, key=lambda s: column[s].var() * s.sum() + column[~s].var() * (~s).sum())
-        if abs(column[best].mean() - column[~best].mean()) > alpha:
-            indicative += 1
-            votes += best
-    kept = np.flatnonzero(votes <= tau * indicative)
-    done = run(f"auror(alpha={alpha}, tau={tau})", X)
-    assert (done.facts["indicative"], done.facts["kept"]) == (indicative, kept.tolist() or list(range(9)))
-    assert done.facts["all_suspected"] is (len(kept) == 0)
-    torch.testing.assert_close(done.vector, X[done.facts["kept"]].mean(0))
-    assert alpha != 1.5 or done.facts["kept"] == [2, 3, 4, 5, 6, 7, 8]
 
 
 def test_auror_suspects_nobody_where_clusters_are_equally_large() -> None:

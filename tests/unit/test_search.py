@@ -421,13 +421,6 @@ def test_the_budget_and_the_interval_are_kept(evals: int) -> None:
     assert scan_search(distance, start=3.0, eta_max=3.0)[0] == 3.0
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_what_is_not_finite_is_never_the_best(value: float) -> None:
-    eta, best = scan_search(lambda eta: value if eta > 4 else eta)
-    assert 3.9 < best == eta <= 4
-    assert math.isnan(scan_search(lambda eta: math.nan)[1])
-
-
 def test_rows_in_few_dimensions_have_the_ties_of_the_rows_themselves() -> None:
     # All equally far from each other, but for last bits: float32 rows tie, and so must what stands for them.
     bits = torch.randint(-1, 2, (9, 5_000), generator=stream(0, "bits")).float() * torch.finfo(torch.float32).eps
