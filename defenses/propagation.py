@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from robustfl.contracts import Context, Propagation, StatisticsSlices
+from robustfl.contracts import Context, Layers, Propagation
 from robustfl.errors import UsageError
 from robustfl.parameters import check, only_where, param
 from robustfl.registry import create, describe, entries, register
@@ -35,6 +34,7 @@ class FedRBN(Propagation):
     Learning, AAAI 2023, arXiv:2106.10196, equations 2-3, without the division by the number of sources printed there,
     which would shrink the statistics (the released code has none).
 
+    >>> from robustfl.contracts import StatisticsSlices
     >>> layers = [StatisticsSlices("bn", slice(0, 2), slice(2, 4))]
     >>> sources = torch.tensor([[1.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0]])
     >>> FedRBN(temperature=1.0).weights(sources, torch.tensor([1.0, 0.0, 1.0, 1.0]), layers)
@@ -60,7 +60,7 @@ class FedRBN(Propagation):
     def every_round(self) -> bool:
         return self.when == "round"
 
-    def weights(self, sources: Tensor, target: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
+    def weights(self, sources: Tensor, target: Tensor, layers: Layers) -> Tensor:
         """Weights ``[A]`` of the sources; ``layers`` are those of the clean branch. Raises ``UsageError`` for none."""
         n = len(sources)
         if n == 0:
@@ -70,7 +70,7 @@ class FedRBN(Propagation):
         likeness = self.similarities(sources, target, layers)
         return torch.softmax(likeness / self.temperature, dim=0).to(sources.dtype)
 
-    def similarities(self, sources: Tensor, target: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
+    def similarities(self, sources: Tensor, target: Tensor, layers: Layers) -> Tensor:
         """``sim_j [A]`` in float64; a vector of zeros is like nothing."""
         total = sources.new_zeros(len(sources), dtype=torch.float64)
         for layer in layers:
@@ -97,8 +97,8 @@ class Propagate:
         sources: Tensor,
         targets: Tensor,
         *,
-        clean: Sequence[StatisticsSlices],
-        adversarial: Sequence[StatisticsSlices],
+        clean: Layers,
+        adversarial: Layers,
         f: int = 0,
         context: Context | None = None,
     ) -> Tensor:

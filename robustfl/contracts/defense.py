@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from robustfl.contracts.method import Method
-from robustfl.contracts.norm import StatisticsSlices
+from robustfl.contracts.norm import Layers
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Propagation(Method):
     kind: ClassVar[str] = "defense"
 
     @abstractmethod
-    def weights(self, sources: Tensor, target: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
+    def weights(self, sources: Tensor, target: Tensor, layers: Layers) -> Tensor:
         """Weights ``[A]``, summing to one, from clean-branch statistics: ``sources [A s]`` and ``target [s]``."""
 
     @property

@@ -95,6 +95,9 @@ class StatisticsSlices:
     branch: str = ""
 
 
+Layers = Sequence[StatisticsSlices]
+
+
 @dataclass(frozen=True)
 class Reports:
     """Statistics of ``n`` clients' round: ``rows [n s]`` and the number of values per channel ``counts [n L]``.
@@ -262,17 +265,12 @@ class Norm(Method):
         """A pass over the clients' data before they train, whose reports take the place of those of training."""
         return None
 
-    def messages(self, reports: Reports, previous: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
+    def messages(self, reports: Reports, previous: Tensor, layers: Layers) -> Tensor:
         """The statistics rows ``[n s]`` honest clients send: by default means and variances as layers report them."""
         return reports.rows
 
     def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
+        self, messages: Tensor, counts: Tensor, previous: Tensor, layers: Layers, defense: StatisticsAggregation
     ) -> Tensor:
         """The server's new statistics ``[s]`` from the received rows ``[n s]``; without it nobody sends any.
 

@@ -8,15 +8,6 @@ from robustfl.kernels.gram import CentredGram, at_hand, centred_gram, last_bits,
 from robustfl.kernels.order import RankMean, mean_and_std, median_rule, tame_rank_mean, trimmed_mean_rule
 
 __all__ = [
-    "CentredGram",
-    "RankMean",
-    "at_hand",
-    "centred_gram",
-    "last_bits",
-    "mean_and_std",
-    "median_rule",
-    "products_with",
-    "squared_distances",
-    "tame_rank_mean",
-    "trimmed_mean_rule",
-]
+    "CentredGram", "RankMean", "at_hand", "centred_gram", "last_bits", "mean_and_std", "median_rule", "products_with",
+    "squared_distances", "tame_rank_mean", "trimmed_mean_rule",
+]  # fmt: skip

@@ -8,23 +8,6 @@ from robustfl.norms.lockstep import FedAvgAlgorithm2, FedTAN, FedTANII
 from robustfl.norms.normalizer_free import FedFN, FedWon, NoNorm
 
 __all__ = [
-    "FBN",
-    "GN",
-    "HBN",
-    "IN",
-    "LN",
-    "CentralisedBN",
-    "DualBN",
-    "FBNHBNRepo",
-    "FedAvgAlgorithm2",
-    "FedBN",
-    "FedFN",
-    "FedTAN",
-    "FedTANII",
-    "FedWon",
-    "FixBN",
-    "NaiveBN",
-    "NoNorm",
-    "SiloBN",
-    "SingleNet",
+    "FBN", "GN", "HBN", "IN", "LN", "CentralisedBN", "DualBN", "FBNHBNRepo", "FedAvgAlgorithm2", "FedBN", "FedFN",
+    "FedTAN", "FedTANII", "FedWon", "FixBN", "NaiveBN", "NoNorm", "SiloBN", "SingleNet",
 ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,10 +11,10 @@ from torch import Tensor, nn
 from robustfl.contracts import (
     BranchedLayer,
     BranchedNorm,
+    Layers,
     Norm,
     OneMachineNorm,
     StatisticsAggregation,
-    StatisticsSlices,
     Tag,
 )
 from robustfl.norms.layers import MergedBatchNorm, OwnBatchNorm
@@ -109,16 +108,10 @@ class CentralisedBN(OneMachineNorm):
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return MergedBatchNorm(channels, momentum=self.momentum, eps=self.eps)
 
     def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
+        self, messages: Tensor, counts: Tensor, previous: Tensor, layers: Layers, defense: StatisticsAggregation
     ) -> Tensor:
         """The merged batch's running statistics, which every row holds."""
         return messages[0].to(previous.dtype).clone()
@@ -178,7 +171,6 @@ class DualBN(AveragedNorm, BranchedNorm):
         return frozenset({Tag.AFFINE, Tag.MEAN, Tag.VARIANCE}) if self.local else frozenset()
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return DualBatchNorm(channels, momentum=self.momentum, eps=self.eps, share_affine=self.share_affine)
 
 
@@ -188,7 +180,6 @@ class _Personal(Norm):
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return OwnBatchNorm(channels, momentum=self.momentum, eps=self.eps)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Norm, Reports, StatisticsAggregation, StatisticsSlices
+from robustfl.contracts import Layers, Norm, Reports, StatisticsAggregation
 from robustfl.errors import Refused
 from robustfl.layer_kinds import layer_kind
 from robustfl.norms.layers import Normalization, ServerBatchNorm, noted
@@ -49,10 +48,9 @@ class FBN(Norm):
     joint: bool = param(False, doc="defend all layers together instead of each by itself")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return ServerBatchNorm(channels, eps=self.eps)
 
-    def messages(self, reports: Reports, previous: Tensor, layers: Sequence[StatisticsSlices]) -> Tensor:
+    def messages(self, reports: Reports, previous: Tensor, layers: Layers) -> Tensor:
         """``(m_i, v_i)`` from pooled means and biased variances. Raises ``Refused`` for one value in all."""
         beta, before = self.momentum, previous.double()
         rows = reports.rows.double()
@@ -66,12 +64,7 @@ class FBN(Norm):
         return sent.to(reports.rows.dtype)
 
     def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
+        self, messages: Tensor, counts: Tensor, previous: Tensor, layers: Layers, defense: StatisticsAggregation
     ) -> Tensor:
         """The merged batch's running statistics, every sum taken by the defense."""
         return merge_layers(
@@ -125,16 +118,10 @@ class FBNHBNRepo(Norm):
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return AveragedStatistics(channels, eps=self.eps)
 
     def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
+        self, messages: Tensor, counts: Tensor, previous: Tensor, layers: Layers, defense: StatisticsAggregation
     ) -> Tensor:
         """The released server step, every sum taken by the defense."""
         new, before = previous.double().clone(), previous.double()

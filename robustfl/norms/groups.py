@@ -60,7 +60,6 @@ class LN(Norm):
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return ClientGroupNorm(channels, 1, eps=self.eps)
 
 
@@ -85,5 +84,4 @@ class IN(Norm):
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C H W]``."""
         return ClientGroupNorm(channels, channels, eps=self.eps)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Norm, StatisticsAggregation, StatisticsPass, StatisticsSlices, Tag
+from robustfl.contracts import Layers, Norm, StatisticsAggregation, StatisticsPass, Tag
 from robustfl.errors import UsageError
 from robustfl.layer_kinds import layer_kind
 from robustfl.norms.functional import piece_moments, values_per_channel
@@ -173,7 +172,6 @@ class HBN(Norm):
         only_where(self, False, "collection=pass", "stats_samples", "stats_mode", "tolerance", owner="HBN")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return HybridBatchNorm(
             channels,
             eps=self.eps,
@@ -199,12 +197,7 @@ class HBN(Norm):
         return replace(plan, refreshes=REFRESHES[self.eval_stats])
 
     def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
+        self, messages: Tensor, counts: Tensor, previous: Tensor, layers: Layers, defense: StatisticsAggregation
     ) -> Tensor:
         """The union's statistics (or plain averages), every sum taken by the defense, and a step of λ towards them."""
         values = counts.sum(0).tolist()

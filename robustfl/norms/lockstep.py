@@ -113,7 +113,6 @@ class _Lockstep(AveragedNorm, LockstepNorm):
     eps: float = param(1e-5, gt=0, doc="added to variances")
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return UnionBatchNorm(
             channels, momentum=self.momentum, eps=self.eps, backward_too="mean-gradient" in self.lockstep_kinds
         )

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from robustfl.contracts import Norm, StatisticsAggregation, StatisticsSlices
+from robustfl.contracts import Layers, Norm, StatisticsAggregation
 from robustfl.errors import Refused
 from robustfl.norms.layers import OwnBatchNorm
 
 
 def merge_layers(
-    messages: Tensor,
-    counts: Tensor,
-    previous: Tensor,
-    layers: Sequence[StatisticsSlices],
-    defense: StatisticsAggregation,
-    *,
-    by_values: bool = False,
-    momentum: float | None = None,
-    joint: bool = False,
-) -> Tensor:
+    messages: Tensor, counts: Tensor, previous: Tensor, layers: Layers, defense: StatisticsAggregation, *,
+    by_values: bool = False, momentum: float | None = None, joint: bool = False,
+) -> Tensor:  # fmt: skip
     """New statistics ``[s]`` from received rows ``[n s]`` and values per channel ``[n L]``.
 
     The pre-aggregation is fixed on ``[m_i; v_i]`` of a layer, or of all layers (``joint``), and then applied to
@@ -64,16 +55,10 @@ class AveragedNorm(Norm):
     eps: float
 
     def layer(self, channels: int) -> nn.Module:
-        """A layer for inputs ``[b C]`` or ``[b C H W]``."""
         return OwnBatchNorm(channels, momentum=self.momentum, eps=self.eps)
 
     def merge(
-        self,
-        messages: Tensor,
-        counts: Tensor,
-        previous: Tensor,
-        layers: Sequence[StatisticsSlices],
-        defense: StatisticsAggregation,
+        self, messages: Tensor, counts: Tensor, previous: Tensor, layers: Layers, defense: StatisticsAggregation
     ) -> Tensor:
         """Means and variances aggregated by the defense; unchanged when nobody reports."""
         return merge_layers(messages, counts, previous, layers, defense)

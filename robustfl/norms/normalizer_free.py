@@ -96,7 +96,6 @@ class NoNorm(Norm):
     cost: ClassVar[str] = "no statistics to send"
 
     def layer(self, channels: int) -> nn.Module:
-        """The identity."""
         return nn.Identity()
 
 
@@ -143,7 +142,6 @@ class FedFN(Norm):
     scale: str = param("1", choices=("1", "sqrt-d"), doc="length of the normalised feature")
 
     def layer(self, channels: int) -> nn.Module:
-        """The identity."""
         return nn.Identity()
 
     def adapt(self, network: nn.Module) -> None:
@@ -192,7 +190,6 @@ class FedWon(Norm):
     clip: float | None = param(None, gt=0, doc="λ of adaptive gradient clipping")
 
     def layer(self, channels: int) -> nn.Module:
-        """The identity."""
         return nn.Identity()
 
     def adapt(self, network: nn.Module) -> None:
