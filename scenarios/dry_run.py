@@ -72,11 +72,6 @@ class Estimate:
     untimed: int = 0
     """How many kinds of cells could not be timed: they fail here."""
 
-    @property
-    def refusals(self) -> dict[str, int]:
-        """The number of refused cells for each reason."""
-        return dict(Counter(c.reason for c in self.cells if c.reason is not None))
-
     def grouped_refusals(self) -> list[str]:
         """One line for all reasons that differ in numbers only, with the count of cells and the first reason."""
         groups: dict[str, list[str]] = {}

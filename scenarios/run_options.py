@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -93,9 +94,7 @@ class RunOptions:
         object.__setattr__(self, "gpus", None if self.gpus is None else tuple(self.gpus))
         tracking.check(self.track)
         if not 0 <= self.checkpoint_minutes < math.inf:
-            raise UsageError(
-                f"checkpoint_minutes={self.checkpoint_minutes:g} must be a finite number of minutes; 0: never"
-            )
+            raise UsageError(f"checkpoint_minutes={self.checkpoint_minutes:g} must be a finite number; 0: never")
         if self.cell_minutes is not None and not 0 < self.cell_minutes < math.inf:
             raise UsageError(f"cell_minutes={self.cell_minutes:g} must be a finite number of minutes above 0")
         if self.cell_minutes is not None and self.jobs == 0:
@@ -111,9 +110,7 @@ class RunOptions:
         if self.jobs is not None and self.jobs < 0:
             raise UsageError(f"jobs={self.jobs} must be ≥ 1, or 0 for cells in this very process")
         if self.slots is not None and (self.gpus is None or self.slots < 1):
-            raise UsageError(
-                f"slots={self.slots} is how many cells share each of the gpus, at least 1; it goes with gpus"
-            )
+            raise UsageError(f"slots={self.slots} cells share each of the gpus, at least 1; it goes with gpus")
         if self.gpus is not None:
             self._refuse_beside("gpus", "jobs", "cluster", "device")
             check_gpus(self.gpus)
@@ -160,12 +157,9 @@ def device_of(name: str) -> torch.device:
     """``auto``, ``cpu``, ``cuda`` or ``cuda:i`` as a device. Raises ``UsageError`` for one that is not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0") from None
-    if device.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0")
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA device(s); use cpu")
     return device

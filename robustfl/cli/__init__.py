@@ -105,14 +105,9 @@ def _place(error: BaseException) -> str:
 
 
 def _stopped(arguments: list[str]) -> int:
-    out = any(a == "--out" or a.startswith("--out=") for a in arguments)
-    kept = {
-        "grid": "--dry-run" not in arguments,
-        "run": out,
-        "bench": not any(a in ("--list", "--from", "--dry-run") or a.startswith("--from=") for a in arguments),
-        "reproduce": not any(a in ("--list", "--no-run", "--from") or a.startswith("--from=") for a in arguments),
-    }
-    keeps = bool(arguments) and kept.get(arguments[0], False)
+    given = {argument.partition("=")[0] for argument in arguments}
+    whole = bool({"grid", "bench", "reproduce"} & set(arguments[:1]))
+    keeps = not given & {"--dry-run", "--list", "--from", "--no-run"} if whole else {"run", "--out"} <= given
     said = " Finished cells are kept; the same command goes on from here." if keeps else ""
     say(f"\nStopped.{said}", err=True)
     return 130
