@@ -116,23 +116,19 @@ def verify(
 ) -> Verification:
     """Check a published board's file, then run ``cells`` of its cells again (``None``: all of them) and compare.
 
-    A third of the cells drawn are such as count in no worst case on their word alone (refused while running, without
-    effect as measured), where there are any. Of a board that follows the benchmark's protocol some trainings of its
-    searches run as well, one for three cells, unless ``where`` keeps the cells with some labels alone (``{"defense":
-    "krum"}``). ``sample`` is the number they are drawn with, by default a fresh one. The ``tolerance`` is yours,
-    whatever the board claims; ``device`` and ``threads`` are the board's own unless given. Cells that failed count:
-    they must fail here, too. With ``check_only`` nothing is run.
-    ``isolated`` trains every cell in a process without test data and evaluates it in another one, without attacks and
-    defenses; plug-ins run in these alone. With a folder ``work`` it does what is not done there yet, and with
-    ``prepare_only`` it only writes there what training needs: the two processes can then run elsewhere (``isolated``).
-    Each is killed after ``cell_minutes``. ``on_start`` is called before the first cell, ``on_cell`` after each. Raises
-    ``UsageError`` for a file that is no board, for labels that no cell has, for a tolerance outside [0, 1], for less
-    than one of ``cells`` or ``threads`` and for a device that is not there.
+    A third of the cells drawn are such as count in no worst case on their word alone, and of a board that follows the
+    benchmark's protocol some trainings of its searches run as well, unless ``where`` keeps cells with some labels
+    alone. ``sample`` is the number they are drawn with; ``device`` and ``threads`` are the board's own unless given.
+    ``isolated`` trains and evaluates in processes apart (``scenarios/isolated.py``), in which alone plug-ins run: they
+    exchange files in a folder ``work``, where what is done is not done again, and ``prepare_only`` writes there what
+    they need; each is killed after ``cell_minutes``. Raises ``UsageError`` for arguments that cannot be.
     """
     cells, tolerance = python_numbers(cells), python_numbers(tolerance)
     _check_arguments(board, cells, sample, tolerance, device, threads)
     check_work(work, prepare_only, sample if isolated else None, cell_minutes if not isolated else None)
-    _load(() if isolated else plugins, isolated)
+    load_plugins(only=() if isolated else None)  # those of isolated cells load in other processes
+    for plugin in () if isolated else plugins:
+        load_file(plugin)
     seed = secrets.randbelow(10**6) if sample is None else sample
     known, chosen = _looked_through(Path(board), dict(where or {}), cells, seed, tolerance, check_only, isolated)
     on_start(known)
@@ -143,25 +139,10 @@ def verify(
         if prepare_only:
             again.prepare(chosen)
             return known
-        return _measured_again(known, chosen, again, on_cell)
-
-
-def _load(plugins: Sequence[str], isolated: bool) -> None:
-    """Load plug-ins; those of isolated cells load in other processes."""
-    if isolated:
-        load_plugins(only=())
-    for plugin in plugins:
-        load_file(plugin)
-
-
-def _measured_again(
-    known: Verification, chosen: Sequence[CellResult | Trial], again: _Again, on_cell: Callable[[Check], None]
-) -> Verification:
-    """The findings with those of everything that was drawn, run again."""
-    checks = []
-    for one in chosen:
-        checks.append(_again(one, known.tolerance, again))
-        on_cell(checks[-1])
+        checks = list[Check]()
+        for one in chosen:
+            checks.append(_again(one, tolerance, again))
+            on_cell(checks[-1])
     versions = {*known.versions, *(words for check in checks for words in check.versions)}
     return replace(known, checks=tuple(checks), versions=tuple(sorted(versions)))
 
@@ -172,12 +153,9 @@ def _check_arguments(
     """Raise ``UsageError`` for arguments of ``verify`` that are of another kind or out of range."""
     if not isinstance(board, (str, Path)):
         raise UsageError(f"verify: the board is a file's name, not {type(board).__name__}")
-    if cells is not None and (type(cells) is not int or cells < 1):
-        raise UsageError(
-            f"verify: cells={cells!r} must be a whole number ≥ 1, or None for all; check_only=True runs none"
-        )
-    if sample is not None:
-        check_whole(sample, "sample", "verify")
+    for name, value, least in (("cells", cells, 1), ("sample", sample, None)):
+        if value is not None:  # all cells, and any draw
+            check_whole(value, name, "verify", least=least)
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance <= 1:
         raise UsageError(f"verify: tolerance={tolerance!r} must be a number in [0, 1], a difference of accuracies")
     if device is not None:
