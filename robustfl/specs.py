@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import re
 from fractions import Fraction
 from typing import Any
@@ -25,7 +26,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     text = spec.strip()
     if unsafe(text):
         raise UsageError(f"{spec!r}: a method is written in one line without control characters")
-    if _depth(text) > _DEEPEST:
+    if max(itertools.accumulate(map(_opens, text), initial=0)) > _DEEPEST:
         raise UsageError(f"{spec[:60]!r} …: methods hold each other at most {_DEEPEST} deep")
     if "(" not in text:
         return text, {}
@@ -46,13 +47,9 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), params
 
 
-def _depth(text: str) -> int:
-    """The depth to which brackets are nested."""
-    deepest = depth = 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        deepest = max(deepest, depth)
-    return deepest
+def _opens(letter: str) -> int:
+    """1 for a bracket that opens, -1 for one that closes."""
+    return (letter in "([{") - (letter in ")]}")
 
 
 def split_outside(text: str, sign: str) -> list[str]:
@@ -66,7 +63,7 @@ def split_outside(text: str, sign: str) -> list[str]:
         if quote or letter in "'\"":
             quote = "" if letter == quote else quote or letter
             continue
-        depth += (letter in "([{") - (letter in ")]}")
+        depth += _opens(letter)
         if letter == sign and depth == 0:
             parts.append(text[start:i])
             start = i + 1

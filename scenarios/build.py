@@ -239,23 +239,13 @@ def _own_tests(cell: Cell, m: Methods, arrays: Arrays, split: Split) -> list[Ind
 
 
 def _domain_split(cell: Cell, m: Methods, domains: list[Arrays]) -> Split:
-    sizes = m.user_sizes
-    slices = domain_split(
-        [len(d.train_y) for d in domains],
-        [len(d.test_y) for d in domains],
-        users=cell.users,
-        share=cell.domain_share,
-        validation=cell.validation,
-        blocks=equal_blocks
-        if sizes is None
-        else partial(sizes.lengths, generator=numpy_stream(cell.seed, "partition")),
-    )
-    return Split(
-        [s.train for s in slices],
-        [s.validation for s in slices],
-        [s.test for s in slices],
-        tuple(s.domain for s in slices),
-    )
+    blocks = equal_blocks
+    if m.user_sizes is not None:
+        blocks = partial(m.user_sizes.lengths, generator=numpy_stream(cell.seed, "partition"))
+    sizes = [len(d.train_y) for d in domains], [len(d.test_y) for d in domains]
+    slices = domain_split(*sizes, users=cell.users, share=cell.domain_share, validation=cell.validation, blocks=blocks)
+    train, validation, tests, domain_of = zip(*((s.train, s.validation, s.test, s.domain) for s in slices), strict=True)
+    return Split(list(train), list(validation), list(tests), domain_of)
 
 
 def _doubts(m: Methods, parts: list[Arrays]) -> tuple[str, ...]:
@@ -309,14 +299,9 @@ def _check_alike(cell: Cell, domains: list[Arrays]) -> None:
 
 def _joined(domains: list[Arrays]) -> Arrays:
     """The domains one after another."""
-    return Arrays(
-        train_x=np.concatenate([d.train_x for d in domains]),
-        train_y=np.concatenate([d.train_y for d in domains]),
-        test_x=np.concatenate([d.test_x for d in domains]),
-        test_y=np.concatenate([d.test_y for d in domains]),
-        classes=domains[0].classes,
-        fingerprint="+".join(d.fingerprint for d in domains),
-    )
+    names = ("train_x", "train_y", "test_x", "test_y")
+    arrays = {name: np.concatenate([getattr(domain, name) for domain in domains]) for name in names}
+    return Arrays(**arrays, classes=domains[0].classes, fingerprint="+".join(d.fingerprint for d in domains))
 
 
 def _check_targets(m: Methods, classes: int) -> None:

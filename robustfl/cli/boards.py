@@ -269,7 +269,7 @@ def _cells(found: Any, heads: list[str], *, timing: bool, limit: int) -> None:
     if not shown:
         say("The cells are the same.")
     for part, differences in shown:
-        _table(part, [[path, _short(a), _short(b)] for path, a, b in differences], heads, limit)
+        _table(part, [[path, _short(a), _short(b)] for path, a, b in differences], ["", *heads], limit)
 
 
 def _stores(found: Any, *, limit: int) -> None:
@@ -278,7 +278,7 @@ def _stores(found: Any, *, limit: int) -> None:
     if found.same:
         say("The stores hold the same cells with the same results.")
     rows = [[name, ", ".join(a) or "–", ", ".join(b) or "–"] for name, a, b in found.axes]
-    _table("values only one has", rows, [found.first, found.second], limit)
+    _table("values only one has", rows, ["", found.first, found.second], limit)
     for title, name, counted in (
         ("cells that would be the same but for", "setting", found.explained),
         ("cells measured in another environment", "difference", found.environment),
@@ -287,19 +287,14 @@ def _stores(found: Any, *, limit: int) -> None:
             [f"{count}", "; ".join(f"{p}: {_short(a)} → {_short(b)}" for p, a, b in differences)]
             for differences, count in counted
         ]
-        _table(title, rows, ["cells", name], limit, first=None)
-    _table(
-        "other results", [[key[:12], name, words] for key, name, words in found.results], ["", "first → second"], limit
-    )
+        _table(title, rows, ["cells", name], limit)
+    rows = [[key[:12], name, words] for key, name, words in found.results]
+    _table("other results", rows, ["", "", "first → second"], limit)
 
 
-def _table(
-    title: str, rows: Sequence[list[str]], columns: list[str], limit: int, *, first: str | None = ""
-) -> None:  # fmt: skip
-    if not rows:
-        return
-    heads = columns if first is None else [first, *columns]
-    console().print(table(heads, list(rows[:limit]), title=f"\n{title}"))
+def _table(title: str, rows: Sequence[list[str]], heads: list[str], limit: int) -> None:
+    if rows:
+        console().print(table(heads, list(rows[:limit]), title=f"\n{title}"))
     if len(rows) > limit:
         say(f"… and {len(rows) - limit} more; --limit shows them")
 
