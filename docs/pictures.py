@@ -17,8 +17,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from robustfl.reports import load_board
-from robustfl.reports.figures.heatmap import heatmaps
-from robustfl.reports.figures.writing import picture, titled
+from robustfl.reports.figures.layout import picture, titled
+from robustfl.reports.figures.summaries import heatmaps
 from robustfl.reports.published import sound_board
 
 COLOURS = 192

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from robustfl.records import CellResult
 
+from .figures.layout import picture
 from .figures.plots import KINDS, figures_of, target_of, write_numbered
-from .figures.writing import picture
 from .loading import open_source
 
 if TYPE_CHECKING:

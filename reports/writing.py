@@ -102,7 +102,7 @@ def publish_store(
 
 
 def _draw(board: Board, results: Sequence[CellResult], folder: Path) -> list[Path]:
-    from .figures.writing import write_figures
+    from .figures.plots import write_figures
 
     return write_figures(board, results, folder)
 

@@ -1,9 +1,15 @@
-"""Names and room in figures: line breaks, panel headings, the order of defenses, margins."""
+"""The look of all figures: line breaks, panel headings, the order of defenses, margins, the files they go into.
+
+Figures are made without pyplot, under matplotlib's defaults, and carry no dates: the same records give the same bytes.
+"""
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from robustfl.errors import UsageError
@@ -134,3 +140,49 @@ def heat_map(
             colour = "white" if values[y][x] <= low + 0.55 * (high - low) else "black"  # black where it is NaN
             axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=colour, fontsize=size)
     return mesh
+
+
+_MAX_PIXELS = 6000
+_DATELESS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+
+
+def titled(figures: Iterable[tuple[str, Figure]]) -> Iterator[tuple[str, Figure]]:
+    """The titles and figures themselves, laid out once for all forms, in the look of all figures."""
+    with _style():
+        for title, figure in figures:
+            engine = figure.get_layout_engine()
+            if engine is not None:
+                engine.execute(figure)
+            figure.set_layout_engine("none")
+            yield title, figure
+
+
+def picture(figure: Figure, form: str) -> bytes:
+    """A figure as the bytes of a ``pdf``, ``png`` or ``svg`` file."""
+    out = io.BytesIO()
+    dpi = min(160.0, _MAX_PIXELS / max(figure.get_size_inches()))
+    with _style():
+        figure.savefig(out, format=form, dpi=dpi, metadata=_DATELESS[form], facecolor="white")
+    return out.getvalue()
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """The look of all figures, with the caller's settings restored afterwards."""
+    import matplotlib
+    import seaborn
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # names may hold any sign
+        matplotlib.rcdefaults()
+        look = seaborn.axes_style("whitegrid") | seaborn.plotting_context("paper", font_scale=1.1)
+        look |= {
+            "grid.color": "#e6e6e6",
+            "axes.edgecolor": "#9a9a9a",
+            "axes.linewidth": 0.8,
+            "pdf.fonttype": 42,
+            "svg.hashsalt": "robustfl",
+        }
+        look |= {"font.family": ["sans-serif"], "font.sans-serif": ["DejaVu Sans"], "axes.titlesize": 10}
+        matplotlib.rcParams.update(look)
+        yield

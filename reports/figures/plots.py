@@ -1,7 +1,9 @@
-"""Figures on demand: one kind of figure of a store, into the file the caller names."""
+"""Figures of a store: one kind of them, into the file the caller names, or all that its records have data for."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 from robustfl.errors import UsageError, closest
 from robustfl.records import CellResult
 
+from ..board import Board
 from ..captions import setting
 from ..frame import counted, frame
 from ..grouping import NO_ATTACK
@@ -20,15 +23,11 @@ from ..ranking import rank_board
 from ..store import refuse_file, write_atomic
 from .clients import bn_pca_figures, distributions, forgetting_maps, representation_figures
 from .curves import LINES, curves
-from .heatmap import heatmaps
-from .layout import WIDTHS, fitted
-from .summaries import breakdown_figures, pareto_figures, rank_figures
-from .writing import picture, titled
+from .layout import WIDTHS, fitted, picture, titled
+from .summaries import breakdown_figures, heatmaps, pareto_figures, rank_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ..board import Board
 
 FORMATS = ("pdf", "png", "svg")
 MAX_FIGURES = 40
@@ -223,3 +222,22 @@ def _curves(
     if first is None and wanted == ("ra",) and any(curves(results, ("sa",))):
         raise UsageError("plot curves: no record holds a curve of RA; give the grid evaluate_ra = true and evasions")
     return chain([] if first is None else [first], found)
+
+
+def write_figures(board: Board, results: Sequence[CellResult], folder: str | Path) -> list[Path]:
+    """Write every figure the records have data for into ``folder``; returns the files.
+
+    Batch-norm statistics are drawn on demand (``plot``): there is a figure for every cell but its seed.
+    """
+    drawn = (heatmaps(board), pareto_figures(board), breakdown_figures(board), rank_figures(board),
+             distributions(results), forgetting_maps(results), curves(results))  # fmt: skip
+    written: list[Path] = []
+    taken: Counter[str] = Counter()
+    for title, figure in titled(chain(*drawn)):
+        base = re.sub(r"[^a-z0-9.=]+", "-", title.lower()).strip("-.")[:100]
+        taken[base] += 1
+        stem = base if taken[base] == 1 else f"{base}-{taken[base]}"
+        for form in ("png", "pdf"):
+            written.append(Path(folder) / f"{stem}.{form}")
+            write_atomic(written[-1], picture(figure, form))
+    return written

@@ -19,8 +19,8 @@ from ..board import Board, row_name, slug_of
 from ..columns import remarks, state_counts
 from ..figures.clients import distributions
 from ..figures.curves import curves
+from ..figures.layout import picture, titled
 from ..figures.summaries import breakdown_figures, pareto_figures
-from ..figures.writing import picture, titled
 from ..paired import LEVEL, METHOD, compare, rank_over_scenarios
 from ..store import write_atomic
 from ..tables import FORMS

@@ -136,7 +136,7 @@ def _list(chosen: Sequence[tuple[Any, Any]], scale: Any, *, out: str, root: str 
 
 def with_figures(page: Page, folder: Path, forms: Sequence[str] = ("png", "pdf")) -> Page:
     """The page with every plot drawn into ``folder``, in these forms."""
-    from robustfl.reports.figures.writing import picture, titled
+    from robustfl.reports.figures.layout import picture, titled
     from robustfl.reports.store import write_atomic
 
     entries = []

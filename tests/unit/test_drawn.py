@@ -14,8 +14,7 @@ from test_plots import forgot, with_statistics
 from robustfl.records import CellResult
 from robustfl.reports.figures.clients import bn_pca_figures, distributions, forgetting_maps
 from robustfl.reports.figures.curves import curves
-from robustfl.reports.figures.heatmap import heatmaps
-from robustfl.reports.figures.summaries import breakdown_figures, pareto_figures, rank_figures
+from robustfl.reports.figures.summaries import breakdown_figures, heatmaps, pareto_figures, rank_figures
 from robustfl.reports.frame import frame
 from robustfl.reports.paired import rank_over_scenarios
 from robustfl.reports.ranking import rank_board

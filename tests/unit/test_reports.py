@@ -765,8 +765,8 @@ def test_figures_leave_matplotlibs_settings_alone(reported: tuple[list[str], obj
 def test_reports_do_not_import_torch_and_the_store_does_not_import_pandas() -> None:
     code = (
         "import sys, robustfl.reports, robustfl.reports.store; assert 'pandas' not in sys.modules;"
-        "import robustfl.reports.loading, robustfl.reports.tables, robustfl.reports.figures.writing;"
-        "from robustfl.reports.figures import clients, curves, heatmap, summaries;"
+        "import robustfl.reports.loading, robustfl.reports.tables, robustfl.reports.figures.plots;"
+        "from robustfl.reports.figures import clients, curves, summaries;"
         "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
