@@ -29,12 +29,12 @@ def footnotes(cells: Sequence[Cell]) -> tuple[list[int], tuple[str, ...]]:
     Reasons that differ in the round only are one note.
     """
     notes: dict[tuple[str, str], list[Cell]] = {}
-    numbers = []
-    for cell in cells:
-        if (key := _reason(cell)) is not None:
+    reasons = [*map(_reason, cells)]
+    for cell, key in zip(cells, reasons, strict=True):
+        if key is not None:
             notes.setdefault(key, []).append(cell)
-        numbers.append(0 if key is None else list(notes).index(key) + 1)
-    return numbers, tuple(_note_text(*key, found) for key, found in notes.items())
+    numbers = {key: number for number, key in enumerate(notes, 1)}
+    return [numbers[key] if key else 0 for key in reasons], tuple(_note_text(*key, of) for key, of in notes.items())
 
 
 def _reason(cell: Cell) -> tuple[str, str] | None:
@@ -208,15 +208,10 @@ def setting(board: Board) -> str:
         (name, value) for name, value in board.constants
         if name not in skip and value not in nothing and (name in _ALWAYS or value != board.defaults.get(name))
     ]  # fmt: skip
-    return ", ".join(_words(name, value) for name, value in told)
+    return ", ".join(said if (said := in_words(name, value)) != value else f"{name} {value}" for name, value in told)
 
 
 _ALWAYS = ("dataset", "domains", "model")
-
-
-def _words(name: str, value: str) -> str:
-    said = in_words(name, value)
-    return said if said != value else f"{name} {value}"
 
 
 def notes_of_cells(board: Board, cells: Sequence[tuple[tuple[str, ...], Cell]]) -> tuple[str, ...]:

@@ -45,10 +45,6 @@ class Comparison:
     left_out: int
     notes: tuple[str, ...] = ()
 
-    def is_mine(self, row: Row) -> bool:
-        """True for a row of one's own."""
-        return self.board is not None and self.board.label(row, MEASURED) == self.mine
-
     def tables(self) -> list[tuple[str, list[list[str]]]]:
         """Of every metric a heading and lines of rank, name, board, SA or RA without attack, worst case.
 
@@ -56,8 +52,10 @@ class Comparison:
         one's own, and two neighbours on either side of each.
         """
         found: dict[str, tuple[str, list[list[str]]]] = {}
-        for section in () if self.board is None else self.board.sections:
-            own = {i for i, row in enumerate(section.rows) if self.is_mine(row)}
+        if self.board is None:
+            return []
+        for section in self.board.sections:
+            own = {i for i, row in enumerate(section.rows) if self.board.label(row, MEASURED) == self.mine}
             if section.metric not in found and any(section.rows[i].worst.is_number for i in own):
                 near = {*range(_FIRST), *(i + step for i in own for step in range(-_NEIGHBOURS, _NEIGHBOURS + 1))}
                 lines = [self._line(row) for i, row in enumerate(section.rows) if i in near]

@@ -155,8 +155,9 @@ def table_prior(parts: Sequence[TableCell]) -> Prior | None:
 def averaged(parts: Sequence[TableCell]) -> TableCell:
     """The mean of several places, seed by seed over the seeds all of them have."""
     states = in_order(sum((Counter(dict(p.states)) for p in parts), Counter[str]()))
-    shared = _shared_seeds(parts)
-    values = tuple((s, fmean(dict(p.values)[s] for p in parts)) for s in shared)
+    tables = [dict(p.values) if p.is_number else {} for p in parts]
+    shared = [s for s in tables[0] if all(s in table for table in tables)] if tables else []
+    values = tuple((s, fmean(table[s] for table in tables)) for s in shared)
     expected = sum(p.expected for p in parts) if states else max((p.expected for p in parts), default=0)
     idle = bool(parts) and all(p.idle for p in parts)
     return TableCell(values, expected, states, any(p.bound for p in parts), _notes(parts), idle, _samples(parts))
@@ -237,13 +238,6 @@ def member_text(members: Sequence[tuple[str, int]], seeds: int) -> str:
 def in_order(states: Counter[str]) -> tuple[tuple[str, int], ...]:
     """The states that there are with their numbers, in the order of ``STATES``."""
     return tuple((s, states[s]) for s in STATES if states[s])
-
-
-def _shared_seeds(parts: Sequence[TableCell]) -> list[str]:
-    if not parts or any(not p.is_number for p in parts):
-        return []
-    common = set.intersection(*({s for s, _ in p.values} for p in parts))
-    return [s for s, _ in parts[0].values if s in common]
 
 
 def _notes(parts: Iterable[TableCell]) -> tuple[int, ...]:

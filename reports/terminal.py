@@ -20,7 +20,6 @@ from .columns import COSTS, INTERVALS, Formatted, columns, printed, remarks, sta
 from .figures.layout import wrapped
 from .grouping import NO_ATTACK
 from .paired import words_below
-from .table_cell import TableCell
 
 MAX_REMARKS = 20
 HARDEST = "hardest"
@@ -148,7 +147,8 @@ def _table(board: Board, section: Section, detail: _Detail) -> Table:
             continue
         add(column.head, [_styled(cell, column.kind, detail) for cell in column.cells], right=column.right)
     if board.autobyz is None and len(detail.attacks) < sum(a in printed(board) for a in board.attacks):
-        add(HARDEST, [Text(_hardest(board, row)) for row in section.rows], right=False)
+        known = [_known(board, row) for row in section.rows]
+        add(HARDEST, [Text(board.attacks[min(k, key=k.__getitem__)] if k else "–") for k in known], right=False)
     for line in zip(*shown, strict=True):
         table.add_row(*line)
     return table
@@ -162,12 +162,6 @@ def _styled(cell: Formatted, kind: str, detail: _Detail) -> Text:
     if kind == "worst":
         text.stylize("bold green" if cell.best else "bold")
     return text
-
-
-def _hardest(board: Board, row: Row) -> str:
-    """The attack that is hardest on a row, in the mean over seeds."""
-    known = _known(board, row)
-    return board.attacks[min(known, key=known.__getitem__)] if known else "–"
 
 
 def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
@@ -200,12 +194,10 @@ def attacks_left_out(board: Board, missing: Sequence[str]) -> str:
 
 
 def _known(board: Board, row: Row) -> dict[int, float]:
-    """The row's values under attacks that had an effect, as far as there are some."""
-    values = {
-        i: _value(e) for i, e in enumerate(row.cells) if board.attacks[i] not in (NO_ATTACK, TITLE) and not e.idle
-    }
-    return {i: v for i, v in values.items() if v is not None}
-
-
-def _value(place: TableCell) -> float | None:
-    return 0.0 if place.states and place.states[0][0] in ("diverged", "failed") else place.mean
+    """The row's values under attacks that had an effect, as far as there are some; 0 where no training ended."""
+    found: dict[int, float] = {}
+    for i, (attack, place) in enumerate(zip(board.attacks, row.cells, strict=True)):
+        value = 0.0 if place.states and place.states[0][0] in ("diverged", "failed") else place.mean
+        if attack not in (NO_ATTACK, TITLE) and not place.idle and value is not None:
+            found[i] = value
+    return found

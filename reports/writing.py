@@ -52,30 +52,18 @@ class Written:
 
 
 def publish_store(
-    path: str | Path,
-    out: str | Path | None = None,
-    *,
-    figures: bool = True,
-    site: str | Path | None = None,
-    board: str | Path | None = None,
-    curves: bool = False,
-    cells: str | Path | None = None,
-    tolerance: float | None = None,
-    papers: Papers | None = None,
-    where: Mapping[str, str] | None = None,
-    compare: Sequence[str] = (),
-    statistic: str | None = None,
-    display: Display | None = None,
+    path: str | Path, out: str | Path | None = None, *, figures: bool = True, site: str | Path | None = None,
+    board: str | Path | None = None, curves: bool = False, cells: str | Path | None = None,
+    tolerance: float | None = None, papers: Papers | None = None, where: Mapping[str, str] | None = None,
+    compare: Sequence[str] = (), statistic: str | None = None, display: Display | None = None,
     on_board: Callable[[Board, Path], None] = lambda board, folder: None,
-) -> Written:
-    """Write a leaderboard in every form and figures into ``out``, a site into ``site``, a board into ``board``.
+) -> Written:  # fmt: skip
+    """``reports.report`` with what the command line has beside it.
 
-    ``path`` is a store or a published board. The board claims ``tolerance`` (default: 0.01, or that of the board
-    read), and holds ``curves`` during training if wanted or if the board read does. ``cells`` is a file for the table
-    of all cells. ``papers`` gives the citations of the records' methods for the site; ``where`` keeps cells with these
-    labels, ``compare`` names more labels that say who competes, ``statistic`` which numbers are ranked, ``display``
-    which columns tables print and what methods are called for readers; ``on_board`` gets the leaderboard and its folder
-    first. The same store gives the same bytes.
+    The board claims ``tolerance`` (default: 0.01, or that of the board read), and holds ``curves`` during training if
+    wanted or if the board read does. ``papers`` gives the citations of the records' methods for the site, ``display``
+    says which columns tables print and what methods are called for readers; ``on_board`` gets the leaderboard and its
+    folder first.
 
     Raises ``UsageError`` if ``path`` is neither or has no cell yet, ``StoreError`` if none of its files can be read;
     for a board all must.
@@ -93,31 +81,38 @@ def publish_store(
     folder = store.folder / report_folder(where or {}, compare, statistic) if out is None else Path(out)
     on_board(made, folder)
     sweep_leftovers(store.folder, folder, site or folder)
-    files = write_all(made, folder) + (_draw(made, results, folder) if figures else [])
+    files = write_all(made, folder)
+    if figures:
+        from .figures.plots import write_figures
+
+        files += write_figures(made, results, folder)
     files += [] if ready is None or board is None else [write_board(ready, board)]
     files += [] if cells is None else [_write_cells(frame(loaded.results), Path(cells))]
     pages = [] if site is None else _write_site(made, results, site, described, papers, files if figures else [])
-    _retire(folder, files, site, pages)
+    together = site is not None and Path(site).resolve() == folder.resolve()
+    if site is not None and not together:
+        retire(Path(site), pages)
+    retire(folder, [*files, *pages] if together else files)
     return Written(made, tuple(files), tuple(pages), made.display.unused(loaded.results, kinds_of(made)))
-
-
-def _draw(board: Board, results: Sequence[CellResult], folder: Path) -> list[Path]:
-    from .figures.plots import write_figures
-
-    return write_figures(board, results, folder)
 
 
 def _write_site(
     board: Board, results: Sequence[CellResult], site: str | Path, described: Mapping[str, object],
     papers: Papers | None, figures: list[Path],
 ) -> list[Path]:  # fmt: skip
-    """Write the site with copies of these figures; its pages, then the copies."""
+    """Write the site with copies of the report's PDF figures; its pages, then the copies.
+
+    Curves, one per attack, stay where they are.
+    """
     from .site.writing import write_site
 
-    pictures = _pictures(figures, Path(site) / "figures")
-    names = [f"figures/{picture.name}" for picture in pictures]
+    drawn = [f for f in figures if f.suffix == ".pdf" and not f.name.startswith(("curves-", "forgetting-"))]
+    copies = {f"figures/{file.name}": file.read_bytes() for file in drawn}
+    for name, content in copies.items():
+        write_atomic(Path(site) / name, content)
     known, about = papers(results) if papers else {}, str(described.get("description") or "")
-    return write_site(board, results, site, description=about, papers=known, figures=names) + pictures
+    pages = write_site(board, results, site, description=about, papers=known, figures=[*copies])
+    return pages + [Path(site) / name for name in copies]
 
 
 def _write_cells(table: pd.DataFrame, path: Path) -> Path:
@@ -129,15 +124,6 @@ def _write_cells(table: pd.DataFrame, path: Path) -> Path:
     data = table.to_csv(index=False, lineterminator="\n").encode()
     write_atomic(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     return path
-
-
-def _retire(folder: Path, files: list[Path], site: str | Path | None, pages: list[Path]) -> None:
-    """Let go of what was written earlier where this report and its site are."""
-    if site is not None and Path(site).resolve() == folder.resolve():
-        return retire(folder, [*files, *pages])
-    if site is not None:
-        retire(Path(site), pages)
-    return retire(folder, files)
 
 
 def report_folder(where: Mapping[str, str], compare: Sequence[str] = (), statistic: str | None = None) -> str:
@@ -197,11 +183,3 @@ def _published(
     return publish_described(
         loaded.results, described, name=name, tolerance=claimed, curves=curves or before is not None
     )
-
-
-def _pictures(files: Sequence[Path], folder: Path) -> list[Path]:
-    """The report's PDF figures of the whole board, copied for the site; curves, one per attack, stay where they are."""
-    wanted = [f for f in files if f.suffix == ".pdf" and not f.name.startswith(("curves-", "forgetting-"))]
-    for file in wanted:
-        write_atomic(folder / file.name, file.read_bytes())
-    return [folder / file.name for file in wanted]

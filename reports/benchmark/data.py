@@ -105,12 +105,6 @@ class Measured:
         return tuple(sorted((self.timed[i] for i in places), key=lambda r: r.seconds_per_round or 0.0))
 
     @cached_property
-    def with_statistics(self) -> frozenset[str]:
-        """The norms that have statistics of batches, by what their cells say."""
-        found = (r for r in self.records if (r.certificates.get("statistics") or 0) > 0)
-        return frozenset(str(r.labels["norm"]) for r in found)
-
-    @cached_property
     def traffic(self) -> Mapping[Labels, float]:
         """Mebibytes of a round, every client's upload and one broadcast, by contestant; records tell the training's."""
         found: dict[Labels, list[float]] = defaultdict(list)

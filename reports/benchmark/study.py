@@ -276,14 +276,10 @@ def _choice(study: Study, choice: Choice, of: About) -> str:
         if attack in choice.required:
             why = f"known to defeat {', '.join(of.required[attack])} ({spelled_out(of.papers[attack])})"
         lines.append([f"`{attack}`", why])
-    return f"{markdown_table(['member', 'why'], 'll', lines)}\n\n{_attained(study, choice)}"
-
-
-def _attained(study: Study, choice: Choice) -> str:
     missed = "; ".join(f"{_who(study, who)} by {100 * gap:.1f} points" for who, gap in choice.missed)
     return (
-        f"{TITLE} attains the worst case of {choice.covered} of {choice.total} contestants "
-        f"({choice.covered / choice.total:.1%}). {f'It misses {missed}.' if missed else 'It misses none.'}"
+        f"{markdown_table(['member', 'why'], 'll', lines)}\n\n{TITLE} attains the worst case of {choice.covered} of "
+        f"{choice.total} contestants ({choice.covered / choice.total:.1%}). It misses {missed or 'none'}."
     )
 
 

@@ -170,12 +170,9 @@ def statistics_of(record: CellResult, fact: str = "bn_statistics") -> Mapping[st
     if not all(isinstance(r, list) and len(r) > 1 for r in rows) or len({len(r) for r in rows if r is not None}) != 1:
         return {}
     pairs = [*found["points"], found.get("shares")]
-    whole = all(isinstance(p, list) and len(p) == 2 and all(_finite(v) for v in p) for p in pairs)
-    return found if whole else {}
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    pairs = [p if isinstance(p, list) else [] for p in pairs]
+    finite = all(isinstance(v, (int, float)) and math.isfinite(v) for p in pairs for v in p)
+    return found if finite and {len(p) for p in pairs} == {2} else {}
 
 
 def _pca_figure(name: str, record: CellResult, fact: str) -> Figure:

@@ -51,8 +51,9 @@ class Kind:
 
 KINDS = {
     "curves": Kind(
-        "Accuracy by round, mean and range over seeds", "no record holds a curve of at least two points", curves,
-        metric=True,
+        "Accuracy by round, mean and range over seeds",
+        "no record holds a curve of at least two points; for one of RA give the grid evaluate_ra = true and evasions",
+        curves, metric=True,
     ),
     "heatmap": Kind(
         "Accuracy of every defense under every attack, and the worst case, mean over seeds",
@@ -211,17 +212,12 @@ def _fitting(kind: str, made: Iterable[tuple[str, Figure]], width: str | None) -
 def _curves(
     results: Sequence[CellResult], metric: str | None, lines: str, width: str | None
 ) -> Iterator[tuple[str, Figure]]:
-    """Curves of ``sa`` and ``ra``, or of one of them."""
     if lines not in LINES:
         raise UsageError(f"plot curves: no lines {lines!r}; {closest(lines, LINES)}")
     wanted = ("sa", "ra") if metric is None else (metric.lower(),)
     if not {"sa", "ra"}.issuperset(wanted):
         raise UsageError(f"plot curves: metric {metric!r} must be sa or ra")
-    found = curves(results, wanted, lines=lines, width=width)
-    first = next(found, None)
-    if first is None and wanted == ("ra",) and any(curves(results, ("sa",))):
-        raise UsageError("plot curves: no record holds a curve of RA; give the grid evaluate_ra = true and evasions")
-    return chain([] if first is None else [first], found)
+    return curves(results, wanted, lines=lines, width=width)
 
 
 def write_figures(board: Board, results: Sequence[CellResult], folder: str | Path) -> list[Path]:

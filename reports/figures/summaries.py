@@ -248,7 +248,8 @@ def heatmaps(board: Board, width: str | None = None) -> Iterator[tuple[str, Figu
     """
     for metric in board.metrics:
         blocks = [s for s in board.tasks if s.metric == metric]
-        for setting in _settings(board, blocks):
+        settings = {_others(board, row) for s in blocks for row in s.rows}
+        for setting in sorted(settings, key=lambda setting: natural(str(setting))):
             note = ", ".join(f"{n}={v}" for n, v in setting)
             yield f"heatmap {metric} {note}", _heatmap_figure(board, blocks, setting, note, width)
 
@@ -256,11 +257,6 @@ def heatmaps(board: Board, width: str | None = None) -> Iterator[tuple[str, Figu
 def _others(board: Board, row: Row) -> tuple[tuple[str, str], ...]:
     named = zip(board.label_names, row.labels, strict=True)
     return tuple((n, v) for n, v in named if n not in ("defense", "norm"))
-
-
-def _settings(board: Board, sections: Sequence[Section]) -> list[tuple[tuple[str, str], ...]]:
-    found = {_others(board, row) for s in sections for row in s.rows}
-    return sorted(found, key=lambda setting: natural(str(setting)))
 
 
 def _heatmap_figure(

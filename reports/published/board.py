@@ -171,24 +171,23 @@ def described_cells(results: Sequence[CellResult], described: Mapping[str, Any])
 
 def faults_of(board: Board) -> list[str]:
     """Faults of a board but for its digest, found without running anything."""
-    wrong = [f"cell {r.key}: {words}" for r in board.cells if (words := misnamed(r) or fault(r) or _uncertified(r))]
-    wrong += misshaped(Protocol, "protocol", board.protocol or {})
+
+    def of(record: CellResult) -> str | None:
+        return misnamed(record) or fault(record) or misshaped(Certificates, "certificates", record.certificates)
+
+    wrong = [f"cell {r.key}: {words}" for r in board.cells if (words := of(r))]
+    wrong += filter(None, [misshaped(Protocol, "protocol", board.protocol or {})])
     wrong += [f"duplicate cell {key}: {n} times" for key, n in Counter(r.key for r in board.cells).items() if n > 1]
     return wrong
 
 
-def _uncertified(record: CellResult) -> str | None:
-    """The first certificate of a record that is unknown, or of a wrong type or range."""
-    return next(iter(misshaped(Certificates, "certificates", record.certificates)), None)
-
-
-def misshaped(form: type[Published], name: str, table: Any) -> list[str]:
-    """The first thing in ``table``, called ``name``, that is not as ``form`` has it, if there is one."""
+def misshaped(form: type[Published], name: str, table: Any) -> str | None:
+    """The first thing in ``table``, called ``name``, that is not as ``form`` has it."""
     try:
         form.model_validate(table)
     except ValidationError as error:
-        return [f"{name}.{first_fault(error)}"]
-    return []
+        return f"{name}.{first_fault(error)}"
+    return None
 
 
 def forgotten(certificate: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from robustfl.errors import OldFormatWarning, StoreError, UsageError, reason
 from robustfl.file_io import read_json, shown, unsafe, unsafe_texts
 from robustfl.provenance import UNKNOWN
-from robustfl.records import CellResult, Commit, Metrics, Timing, canonical, misnamed
+from robustfl.records import CellResult, Commit, Timing, canonical, misnamed
 
 from ..key1 import converted
 from ..store import write_atomic
@@ -43,10 +43,11 @@ _EDITED = "its content does not have the digest it claims: it was edited after i
 def write_board(board: Board, path: str | Path) -> Path:
     """Write a board as JSON, one cell a line; compressed if the name ends in ``.gz``. The same board, the same data."""
     data, target = format2.encoded(board), Path(path)
-    lists = {name: data.pop(name) for name in ("methods", "traffic", "cells", "refused") if name in data}
+    lists = {name: ",\n".join(f"  {canonical(row)}" for row in data.pop(name))
+             for name in ("methods", "traffic", "cells", "refused") if name in data}  # fmt: skip
     sign = data.pop("digest")
     head = "".join(f' "{k}": {json.dumps(v, sort_keys=True, ensure_ascii=False)},\n' for k, v in data.items())
-    body = "".join(f' "{k}": [\n{_lines(rows)}\n ],\n' for k, rows in lists.items())
+    body = "".join(f' "{k}": [\n{lines}\n ],\n' for k, lines in lists.items())
     text = f'{{\n{head}{body} "digest": "{sign}"\n}}\n'.encode()
     write_atomic(target, gzip.compress(text, 9, mtime=0) if target.suffix == ".gz" else text)
     return target
@@ -59,10 +60,6 @@ def name_of(path: str | Path) -> str:
     'd'
     """
     return Path(path).name.removesuffix(".gz").removesuffix(".json")
-
-
-def _lines(rows: list[Any]) -> str:
-    return ",\n".join("  " + canonical(row) for row in rows)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -123,12 +120,8 @@ def sound_board(path: str | Path) -> Board:
 
 def _first(path: str | Path, data: Any) -> tuple[Board, bool]:
     file = format1.BoardFile.model_validate(data)
-    new = name_of(path)
-    warnings.warn(
-        f"{path} is a board of format 1; `robustfl merge {path} --out {new}-2.json.gz` converts it to format 2",
-        OldFormatWarning,
-        stacklevel=2,
-    )
+    words = f"{path} is a board of format 1; `robustfl merge {path} --out {name_of(path)}-2.json.gz` converts it to"
+    warnings.warn(f"{words} format 2", OldFormatWarning, stacklevel=2)
     return format1.decoded(file), format1.content_digest(file) == file.digest
 
 
@@ -210,7 +203,7 @@ def _published(record: CellResult, *, curves: bool, commits: list[Commit]) -> Ce
         round=record.round,
         cell=record.cell,
         labels=derived_labels(settings) if isinstance(settings, Mapping) else record.labels,
-        metrics=record.metrics and _metrics(record.metrics),
+        metrics=record.metrics and record.metrics.model_copy(update={name: {} for name in LEFT_IN_THE_STORE}),
         curve=record.curve if curves else [],
         certificates={
             name: value
@@ -226,10 +219,6 @@ def _published(record: CellResult, *, curves: bool, commits: list[Commit]) -> Ce
             commits=commits,
         ),
     )
-
-
-def _metrics(metrics: Metrics) -> Metrics:
-    return metrics.model_copy(update={name: {} for name in LEFT_IN_THE_STORE})
 
 
 def _forgetting(record: CellResult) -> dict[str, Any]:

@@ -106,7 +106,10 @@ def encoded(board: Board) -> dict[str, Any]:
     """The data of a board's file, with its digest."""
     methods, traffic = _Table(), _Table()
     cells = [_with_methods(r.cell, methods.place) for r in board.cells]
-    told = [_certificates(r, traffic) for r in board.cells]
+    told = [
+        {name: traffic.place(value) if name == "traffic" else value for name, value in r.certificates.items()}
+        for r in board.cells
+    ]
     pairs = list(zip(board.cells, cells, told, strict=True))
     trained = [(record, facts) for record, _, facts in pairs if record.status != "refused"]
     metrics = [r.metrics.model_dump(include={*CONSTANT_METRICS}) for r, _ in trained if r.metrics is not None]
@@ -153,11 +156,6 @@ def _with_methods(cell: Mapping[str, Any], change: Callable[[Any], Any]) -> dict
         name: [*map(change, one)] if isinstance(one, list | tuple) else change(one) for name, one in found.items()
     }
     return {**cell, "methods": changed}
-
-
-def _certificates(record: CellResult, traffic: _Table) -> dict[str, Any]:
-    facts = dict(record.certificates)
-    return facts | {"traffic": traffic.place(facts["traffic"])} if "traffic" in facts else facts
 
 
 def _cell(

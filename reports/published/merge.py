@@ -66,8 +66,8 @@ def read_source(path: str | Path, *, name: str | None = None) -> Source:
     store = open_store(path)
     loaded, described = store.current(), store.description()
     protocol = carried(described)
-    if faults := misshaped(Protocol, "protocol", protocol):
-        raise UsageError(f"{path}: {faults[0]}")
+    if words := misshaped(Protocol, "protocol", protocol):
+        raise UsageError(f"{path}: {words}")
     own, results = name or store.folder.resolve().name, tuple(described_cells(loaded.results, described))
     return Source(own, results, described.get("cells", {}), tuple(map(str, loaded.problems)), protocol)
 

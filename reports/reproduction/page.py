@@ -243,15 +243,13 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _finding(entry: Entry, finding: Finding) -> dict[str, Any]:
-    def side(of: Side | None) -> dict[str, Any] | None:
-        return None if of is None else {"values": of.values, "mean": of.mean, "keys": of.keys, "chosen": of.chosen}
-
-    statement = finding.statement
+    s, sides = finding.statement, {"left": finding.left, "right": finding.right}
+    told = {name: of and {"values": of.values, "mean": of.mean, "keys": of.keys, "chosen": of.chosen}
+            for name, of in sides.items()}  # fmt: skip
     return {
-        "id": statement.id, "says": statement.says, "bound": statement.bound, "verdict": finding.verdict,
-        "reason": finding.reason, "paper": entry.published(statement), "left": side(finding.left),
-        "right": side(finding.right), "difference": finding.difference, "low": finding.low, "high": finding.high,
-        "seeds": finding.seeds, "tried": statement.tried,
+        "id": s.id, "says": s.says, "bound": s.bound, "verdict": finding.verdict, "reason": finding.reason,
+        "paper": entry.published(s), **told, "difference": finding.difference, "low": finding.low,
+        "high": finding.high, "seeds": finding.seeds, "tried": s.tried,
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -218,7 +219,9 @@ def ranking(board: Board, notes: Notes) -> Table:
             others = [table[m, section.block].get(row.labels) for m in robust]
             places = [*(row.cells[i] for i in clean), row.worst, *(r.worst if r else TableCell() for r in others)]
             texts = (*row.labels, *([section.block] if board.task_names else []))
-            values = (*(value(p, notes) for p in places), *(Value(text=name) for name in _members(board, row)))
+            values = [value(p, notes) for p in places]
+            if board.autobyz is not None:
+                values.append(Value(text=member_text(row.members, row.member_seeds)))
             doubts = [
                 why for (block, labels, _), why in notes.doubts.items()
                 if labels == row.labels and section.block in (block, OVERALL)
@@ -245,8 +248,7 @@ def everything(board: Board, notes: Notes) -> Table:
     for section in (s for s in board.tasks if s.metric == "sa"):
         task = tuple(below_heading(n, v) for n, v in zip(board.task_names, section.task, strict=True))
         for row in section.rows:
-            for i, attack in enumerate(board.attacks):
-                place = row.cells[i]
+            for i, (attack, place) in enumerate(zip(board.attacks, row.cells, strict=True)):
                 if not place.expected:
                     continue
                 others = [table[m, section.block].get(row.labels) for m in robust]
@@ -263,19 +265,8 @@ def everything(board: Board, notes: Notes) -> Table:
     )
 
 
-def _members(board: Board, row: Row) -> list[str]:
-    return [] if board.autobyz is None else [member_text(row.members, row.member_seeds)]
-
-
 def _by_place(board: Board) -> dict[tuple[str, str], dict[tuple[str, ...], Row]]:
     return {(s.metric, s.block): {r.labels: r for r in s.rows} for s in board.sections}
-
-
-def _seeds(place: TableCell) -> str:
-    have = len(place.values)
-    if place.states:  # which are counted over all tasks, and said where the number would be
-        return "–"
-    return str(have) if have == place.expected else f"{have}/{place.expected}"
 
 
 def _line(
@@ -283,8 +274,11 @@ def _line(
 ) -> Line:
     """One line of a table, about a place of a row."""
     why = "; ".join(dict.fromkeys([b.reason for b in badges] + [IDLE] * place.idle))
-    seeds, slug = _seeds(place), slug_of(row.labels)
-    return Line(slug, rank, tuple(texts), tuple(values), seeds, tuple(costs(row)), tuple(badges), why)
+    have = len(place.values)
+    seeds = str(have) if have == place.expected else f"{have}/{place.expected}"
+    if place.states:  # which are counted over all tasks, and said where the number would be
+        seeds = "–"
+    return Line(slug_of(row.labels), rank, tuple(texts), tuple(values), seeds, tuple(costs(row)), tuple(badges), why)
 
 
 def _unreliable(reasons: Sequence[str]) -> tuple[Badge, ...]:
@@ -355,16 +349,10 @@ def facts_of(board: Board, contestant: Contestant, notes: Notes, papers: Mapping
     """
     records = contestant.records
     certificates, certificate = _certificate(board, contestant)
+    where = [" · ".join(filter(None, [s.metric_title, _condition(board, s.block)])) for s, _ in contestant.rows]
     return {
         "contestant": contestant,
-        "ranks": [
-            (
-                " · ".join(filter(None, [s.metric_title, _condition(board, s.block)])),
-                rank_text(r),
-                value(r.worst, notes),
-            )
-            for s, r in contestant.rows
-        ],
+        "ranks": [(w, rank_text(r), value(r.worst, notes)) for w, (_, r) in zip(where, contestant.rows, strict=True)],
         "metrics": [metric_title(m) for m in board.metrics],
         "bars": _bars(board, contestant, notes),
         "certificates": certificates,
@@ -391,10 +379,9 @@ def _bars(board: Board, contestant: Contestant, notes: Notes) -> list[tuple[str,
         by_block[section.block][section.metric] = row
     bars = []
     for block, rows in by_block.items():
-        lines = []
-        for i, attack in enumerate((*board.attacks, "worst case")):
-            places = [rows[m].places[i] if m in rows else TableCell() for m in board.metrics]
-            lines.append((attack, _shaded(places, notes)))
+        nothing = [TableCell()] * (len(board.attacks) + 1)
+        each = zip(*(rows[m].places if m in rows else nothing for m in board.metrics), strict=True)
+        lines = [(a, _shaded(places, notes)) for a, places in zip((*board.attacks, "worst case"), each, strict=True)]
         bars.append((_condition(board, block) or "all cells", lines))
     return bars
 
@@ -412,11 +399,8 @@ def _certificate(board: Board, contestant: Contestant) -> tuple[list[str], list[
     order = {attack: i for i, attack in enumerate(board.attacks)}
     lines = []
     for (where, attack), values in sorted(groups.items(), key=lambda g: (natural(g[0][0]), order.get(g[0][1], 0))):
-        shown = []
-        for name in known:
-            summary = min if name == "smallest_variance" else fmean
-            shown.append(f"{summary(values[name]):.3g}" if name in values else "–")
-        lines.append((where, attack, *shown))
+        summary = {name: (min if name == "smallest_variance" else fmean)(found) for name, found in values.items()}
+        lines.append((where, attack, *(f"{summary[name]:.3g}" if name in summary else "–" for name in known)))
     return [CERTIFICATES[name] for name in known], lines
 
 
@@ -435,8 +419,8 @@ def _facts(records: Sequence[CellResult]) -> list[tuple[str, str]]:
         versions = certificates.get("versions")
         for name, version in versions.items() if isinstance(versions, Mapping) else ():
             found[name].append(str(version))
-    distinct = {k: [v for v in dict.fromkeys(vs) if v and v != "–"] for k, vs in found.items()}
-    return [(k, ", ".join(v)) for k, v in distinct.items() if v]
+    distinct = {k: ", ".join(v for v in dict.fromkeys(vs) if v and v != "–") for k, vs in found.items()}
+    return [(k, words) for k, words in distinct.items() if words]
 
 
 def _cell_line(record: CellResult) -> tuple[str, ...]:
@@ -451,7 +435,7 @@ def _papers(records: Sequence[CellResult], papers: Mapping[str, str]) -> list[tu
     """Method, citation and BibTeX of everything the contestant is made of and was attacked with."""
     named: dict[str, None] = {}
     for record in records:
-        for axis, method in sorted(named_methods(record.cell), key=lambda pair: pair[0]):
+        for axis, method in sorted(named_methods(record.cell), key=itemgetter(0)):
             named[f"{KIND.get(axis, axis)} {method['name']}"] = None
     first = ("defense", "preaggregator", "norm", "algorithm", "objective", "propagation", "attack", "evasion")
     order = {kind: i for i, kind in enumerate(first)}
