@@ -40,14 +40,6 @@ def test_time_and_machine_are_no_difference_between_cells() -> None:
     assert {"timing.host", "seconds", "host"} & set(paths(found.timing))
 
 
-def test_equal_stores_are_the_same_and_other_numbers_are_shown() -> None:
-    equal = diff_stores(source("a", record()), source("b", record()))
-    assert (equal.same, equal.environment) == (True, ())
-    found = diff_stores(source("a", record(sa=0.5, ra={})), source("b", record(sa=0.75, ra={})))
-    assert not found.same
-    assert found.results[0][2] == "differs: sa 0.5000 → 0.7500, loss 0.5000 → 0.2500"
-
-
 def test_what_only_one_of_two_cells_says_tells_them_apart() -> None:
     one = record()
     for changed in (

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from fake_store import grid, record
 from matplotlib.colors import to_hex
-from test_plots import forgot, with_statistics
+from test_plots import forgot
 
 from robustfl.records import CellResult
-from robustfl.reports.figures.clients import bn_pca_figures, distributions, forgetting_maps
+from robustfl.reports.figures.clients import distributions, forgetting_maps
 from robustfl.reports.figures.curves import curves
 from robustfl.reports.figures.summaries import breakdown_figures, heatmaps, pareto_figures, rank_figures
 from robustfl.reports.frame import frame
@@ -104,18 +104,6 @@ def test_a_cross_is_told_of_where_a_seed_diverged() -> None:
     assert figure.get_suptitle().splitlines()[1] == "✕: then it diverged; each seed is a line"
 
 
-def test_a_line_of_a_breakdown_has_the_colour_and_the_marker_of_its_name() -> None:
-    cells = [
-        record(partition=f"gamma(gamma={g})", defense=d, sa=0.2 + 0.2 * i, ra={})
-        for g in (0.0, 0.5) for i, d in enumerate(("mean", "median", "krum"))
-    ]  # fmt: skip
-    ((_, figure),) = breakdown_figures(rank_board(frame(cells)))
-    (axes,) = figure.axes
-    lines = {str(line.get_label()).split(" ")[0]: line for line in axes.get_legend_handles_labels()[0]}
-    assert {name: round(line.get_ydata()[0]) for name, line in lines.items()} == {"mean": 20, "median": 40, "krum": 60}
-    assert len({(to_hex(line.get_color()), line.get_marker()) for line in lines.values()}) == 3
-
-
 def test_a_breakdown_says_whom_it_draws_no_line_of() -> None:
     cells = [record(f=f, f_declared=f, defense=d, sa=0.5, ra={}) for f in (1, 2) for d in ("mean", "median")]
     cells[-1] = record(f=2, f_declared=2, defense="median", status="refused", reason="no")
@@ -148,10 +136,3 @@ def test_lightness_goes_with_the_samples_of_a_client_and_class() -> None:
     (mesh,) = figure.axes[0].collections
     assert mesh.get_array().tolist() == [[10, 5], [0, 20]]  # classes down, clients across
     assert mesh.get_clim() == (0, 20)
-
-
-def test_each_component_tells_its_own_share() -> None:
-    ((_, figure),) = bn_pca_figures([with_statistics(record())])
-    (axes,) = figure.axes
-    assert axes.get_xlabel() == "component 1 (80 % of variance)"
-    assert axes.get_ylabel() == "component 2 (10 %)"

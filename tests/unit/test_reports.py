@@ -18,7 +18,6 @@ import pandas as pd
 import pytest
 import scipy.stats
 from fake_store import board, grid, place, record, stored
-from rich.console import Console
 
 from robustfl.errors import UsageError
 from robustfl.records import CellResult, digest
@@ -31,7 +30,6 @@ from robustfl.reports.site.pages import entries
 from robustfl.reports.store import Store
 from robustfl.reports.tables import FORMS, to_csv, to_html, to_json, to_latex, to_markdown, to_text
 from robustfl.reports.tables import latex_escape as escape
-from robustfl.reports.terminal import terminal
 from robustfl.reports.writing import publish_store
 
 
@@ -315,12 +313,6 @@ def test_a_contestants_page_names_the_versions_of_an_attack() -> None:
     assert [e.attack for e in entries(board(*records), records)] == ["my (my.py 3f)", "my (my.py 4e)"]
 
 
-def test_a_constant_setting_is_no_column() -> None:
-    made = board(record(model="cnn"), record(model="mlp"))
-    assert ("dataset", "digits") in made.constants
-    assert "model" not in dict(made.constants)
-
-
 # --- attacks without effect ------------------------------------------------------------------------------------------
 
 
@@ -441,14 +433,10 @@ def test_a_board_says_which_models_were_tested_on_what() -> None:
     assert "the global model (fbn); the users' own models (fedbn)" in board(plain, own).notes[-1]
 
 
-def test_settings_without_a_value_are_not_named() -> None:
-    made = dataclasses.replace(board(record()), constants=(("clients", "10"), ("domains", ""), ("ra_limit", "–")))
-    assert setting(made) == "clients = 10"
-
-
-def test_only_settings_that_differ_from_the_defaults_are_named_beside_data_set_and_model() -> None:
+def test_only_settings_with_another_value_than_the_default_are_named_beside_data_set_and_model() -> None:
     made = dataclasses.replace(
-        board(record()), constants=(("dataset", "digits"), ("clients", "10"), ("rounds", "50"), ("partition", "iid")),
+        board(record()), constants=(("dataset", "digits"), ("clients", "10"), ("rounds", "50"), ("partition", "iid"),
+                                    ("domains", ""), ("ra_limit", "–")),
         defaults={"dataset": "digits", "clients": "10", "rounds": "100", "partition": "iid"},
     )  # fmt: skip
     assert setting(made) == "dataset digits, rounds = 50"
@@ -686,18 +674,6 @@ def test_json_carries_values_states_and_versions() -> None:
     assert row["attacks"]["sf"]["seeds"] == {"0": 1 / 3}
     assert row["attacks"]["foe"]["states"] == {"failed": 1}
     assert data["footnotes"] == {"1": "failed: Boom: x (1 cell)"}
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_the_terminal_table_never_exceeds_the_width_and_keeps_every_number(width: int) -> None:
-    out = io.StringIO()
-    screen = Console(file=out, width=width)
-    for part in terminal(board(*cells("nnm+trimmed-mean", none=[0.9, 0.8], sf=[0.5, 0.52]))):
-        screen.print(part)
-    assert max(map(len, out.getvalue().splitlines())) <= width
-    assert "85.0" in out.getvalue()
-    table = out.getvalue().split("Mean over")[0]
-    assert ("85.0 (80.0–90.0)" in table) == (width >= 80)
 
 
 def test_unreadable_files_are_named_below_the_table(tmp_path: Path) -> None:

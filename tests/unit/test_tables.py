@@ -20,12 +20,11 @@ from rich.measure import Measurement
 from robustfl.cli.verify import _tail
 from robustfl.errors import UsageError
 from robustfl.records import CellResult
-from robustfl.reports import rank_board, report
+from robustfl.reports import report
 from robustfl.reports.benchmark.data import percent
 from robustfl.reports.board import Board
 from robustfl.reports.columns import costs
 from robustfl.reports.display import Display, read_names
-from robustfl.reports.frame import frame
 from robustfl.reports.loading import board_of
 from robustfl.reports.paired import compare
 from robustfl.reports.site.pages import Notes, ranking, value
@@ -209,10 +208,8 @@ def test_json_tells_adjusted_p_values_bounds_and_csv_the_seeds_there_are() -> No
     assert [lines["median", "sf"][name] for name in ("seeds", "expected_seeds")] == ["2", "3"]
 
 
-def test_files_that_are_not_counted_and_costs_are_told() -> None:
-    made = rank_board(frame(seeded("mean", {"sf": [0.5]})), problems=["broken.json: torn"])
-    assert "not counted, broken.json: torn" in to_markdown(made)
-    (found,) = made.sections[0].rows
+def test_costs_have_three_decimals_below_ten_seconds() -> None:
+    (found,) = board(*seeded("mean", {"sf": [0.5]})).sections[0].rows
     assert costs(replace(found, seconds_per_round=0.0123, peak_memory=200 * 2**20)) == ["0.012", "200"]
     assert costs(replace(found, seconds_per_round=12.34, peak_memory=None)) == ["12.3", "–"]
 
