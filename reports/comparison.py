@@ -51,28 +51,24 @@ class Comparison:
         Of the first task in which one's own rows have a number, the mean over tasks where there is one: the first rows,
         one's own, and two neighbours on either side of each.
         """
-        found: dict[str, tuple[str, list[list[str]]]] = {}
-        if self.board is None:
+        board = self.board
+        if board is None:
             return []
-        for section in self.board.sections:
-            own = {i for i, row in enumerate(section.rows) if self.board.label(row, MEASURED) == self.mine}
+        names = [name for name in board.label_names if name != MEASURED]
+
+        def line(row: Row) -> list[str]:
+            calm = [cell.text() for attack, cell in zip(board.attacks, row.cells, strict=True) if attack == NO_ATTACK]
+            who = row_name(names, [board.label(row, name) for name in names])
+            return [rank_text(row), who, board.label(row, MEASURED), *(calm or ["–"]), row.worst.text()]
+
+        found: dict[str, tuple[str, list[list[str]]]] = {}
+        for section in board.sections:
+            own = {i for i, row in enumerate(section.rows) if board.label(row, MEASURED) == self.mine}
             if section.metric not in found and any(section.rows[i].worst.is_number for i in own):
                 near = {*range(_FIRST), *(i + step for i in own for step in range(-_NEIGHBOURS, _NEIGHBOURS + 1))}
-                lines = [self._line(row) for i, row in enumerate(section.rows) if i in near]
+                lines = [line(row) for i, row in enumerate(section.rows) if i in near]
                 found[section.metric] = f"{section.metric_title}, {section.block}, {len(section.rows)} rows", lines
         return list(found.values())
-
-    def _line(self, row: Row) -> list[str]:
-        assert self.board is not None
-        calm = [cell.text() for attack, cell in zip(self.board.attacks, row.cells, strict=True) if attack == NO_ATTACK]
-        whose = self.board.label(row, MEASURED)
-        return [rank_text(row), self.name(row), whose, *(calm or ["–"]), row.worst.text()]
-
-    def name(self, row: Row) -> str:
-        """The contestant of a row in words."""
-        assert self.board is not None
-        names = [name for name in self.board.label_names if name != MEASURED]
-        return row_name(names, [self.board.label(row, name) for name in names])
 
 
 def shipped_boards() -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,18 @@ LEVEL = {"naive-bn": 0.75, "fbn": 0.95, "gn": 0.93}
 
 def record(
     *, sa: float = 0.9, ra: dict[str, float] | None = None, status: str = "done", reason: str | None = None,
-    round: int | None = None, seconds_per_round: float = 0.01, curve: Sequence[float] = (), **labels: Any,
+    round: int | None = None, seconds_per_round: float = 0.01, curve: Sequence[float] = (),
+    metrics: Mapping[str, Any] | None = None, certificates: Mapping[str, Any] | None = None, **labels: Any,
 ) -> CellResult:  # fmt: skip
-    """One record; every label not given has a default."""
+    """One record with further ``metrics`` and ``certificates``; every label not given has a default."""
     known: dict[str, Any] = {
         "dataset": "digits", "partition": "iid", "model": "digits-cnn", "norm": "fbn", "algorithm": "dsgd",
         "attack": "sf", "defense": "mean", "seed": 0, "f": 3, "f_declared": 3, "clients": 10, "scope": "both",
     }  # fmt: skip
     known |= labels
     robust = {"pgd": round_down(sa / 2)} if ra is None else ra
+    worst = min(robust.values(), default=None)
+    known_metrics = {"sa": sa, "loss": 1 - sa, "ra": robust, "ra_worst": worst, "samples": 360}
     done = status == "done"
     return CellResult(
         key=digest({"cell": known}),
@@ -41,12 +44,10 @@ def record(
         round=round,
         cell={"cell": known},
         labels=known,
-        metrics=Metrics(sa=sa, loss=1 - sa, ra=robust, ra_worst=min(robust.values(), default=None), samples=360)
-        if done
-        else None,
+        metrics=Metrics.model_validate(known_metrics | dict(metrics or {})) if done else None,
         curve=[CurvePoint(round=10 * i, sa=v, loss=1 - v, ra=v / 2) for i, v in enumerate(curve)],
         label_counts=[[40 if (c % 10) == i else 3 for c in range(10)] for i in range(10)],
-        certificates={"versions": {"torch": "2.6.0"}, "smallest_variance": 0.01},
+        certificates={"versions": {"torch": "2.6.0"}, "smallest_variance": 0.01, **(certificates or {})},
         timing=Timing(seconds=1.5, seconds_per_round=seconds_per_round, peak_memory_bytes=200 * 2**20),
     )
 

@@ -32,8 +32,8 @@ def test_two_cells_differ_field_by_field_and_metrics_come_before_curves() -> Non
 
 
 def test_time_and_machine_are_no_difference_between_cells() -> None:
-    other = record().model_copy(update={"timing": Timing(seconds=9.0, host="elsewhere")})
-    other = other.model_copy(update={"certificates": {**other.certificates, "versions": {"torch": "2.7"}}})
+    other = record(certificates={"versions": {"torch": "2.7"}})
+    other = other.model_copy(update={"timing": Timing(seconds=9.0, host="elsewhere")})
     found = diff_cells(record(), other)
     assert found.same
     assert found.environment == (("versions.torch", "2.6.0", "2.7"),)
@@ -57,9 +57,7 @@ def test_stores_are_other_ones_where_either_has_a_cell_more_or_any_number_differ
         assert (found.only_first, found.only_second, found.same) == (*counts, False)
     hardly = diff_stores(source("a", record(sa=0.5, ra={})), source("b", record(sa=0.5 + 1e-4, ra={})))
     assert [words.partition(":")[0] for *_, words in hardly.results] == ["differs"]
-    one = record()
-    assert one.metrics is not None
-    rounded = one.model_copy(update={"metrics": one.metrics.model_copy(update={"loss": one.metrics.loss + 1e-12})})
+    one, rounded = (record(metrics={"loss": loss}) for loss in (0.1, 0.1 + 1e-12))
     assert len(diff_stores(source("a", one), source("b", rounded)).results) == 1
 
 

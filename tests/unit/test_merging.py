@@ -242,7 +242,7 @@ def test_a_merged_store_is_a_store_that_remembers_what_was_planned(tmp_path: Pat
 
 
 def test_who_says_who_measured_a_cell_says_it_once() -> None:
-    named = record().model_copy(update={"certificates": {"source": "we"}})
+    named = record(certificates={"source": "we"})
     merged = merge([source("we", named), source("we", record()), source("they", record())], tolerance=0.0)
     assert [owner(r) for r in merged.results] == ["we + they"]
     assert merged.agreed == 1

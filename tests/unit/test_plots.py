@@ -28,11 +28,8 @@ def with_statistics(made: CellResult, **changed: Any) -> CellResult:
         "points": [[-1.0, 0.1], [-0.9, 0.0], [1.0, 0.2], [0.9, -0.3]], "shares": [0.8, 0.1], "clients": [0, 1, 2, 3],
         "branches": ["clean"] * 4, "groups": ["mnist · AT", "mnist · ST", "usps · AT", "usps · ST"], "entries": 64,
     }  # fmt: skip
-    return made.model_copy(
-        update={
-            "certificates": {**made.certificates, "bn_statistics": known | changed, "representations": known | changed}
-        }
-    )
+    told = {"bn_statistics": known | changed, "representations": known | changed}
+    return made.model_copy(update={"certificates": {**made.certificates, **told}})
 
 
 def forgot(made: CellResult) -> CellResult:
@@ -272,10 +269,7 @@ def test_a_caption_is_one_sentence_with_the_settings_of_all_cells() -> None:
 
 
 def test_captions_of_boards_say_which_round_counts_and_what_rules_were_told() -> None:
-    one = record()
-    assert one.metrics is not None
-    metrics = one.metrics.model_copy(update={"groups": {"selected": {"sa": 0.5}}})
-    chosen = [one.model_copy(update={"metrics": metrics})]
+    chosen = [record(metrics={"groups": {"selected": {"sa": 0.5}}})]
     assert "of the round with the best accuracy on validation data" in caption_of(chosen, "heatmap")
     assert "validation" not in caption_of(chosen, "curves")
     told = caption_of([record(), record(attack="none", f=0, f_declared=0)], "heatmap")

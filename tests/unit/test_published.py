@@ -262,12 +262,10 @@ def test_a_protocol_is_made_of_tables_with_known_fields(protocol: Any, words: st
 
 
 def test_numbers_that_no_run_leaves_are_left_to_those_who_run_it_again(tmp_path: Path) -> None:
-    made = real(seed=0, evasions="pgd")
-    assert made.metrics is not None
     odd = {"ra": {"fgsm": 0.5}, "ra_worst": 0.75, "groups": {"ra": {"sa": 0.5}, "tail": {"fgsm": 1.0}}}
+    made = real(seed=0, evasions="pgd", round=3, reason="so", metrics=odd)
     curve = [CurvePoint(round=t, sa=0.5, loss=1.0) for t in (9, 3)]
-    told = {"metrics": made.metrics.model_copy(update=odd), "round": 3, "reason": "so", "curve": curve}
-    board = publish([made.model_copy(update=told)], name="x", curves=True)
+    board = publish([made.model_copy(update={"curve": curve})], name="x", curves=True)
     path = write_board(board, tmp_path / "b.json")
     assert read_board(path)[1] == []
     assert invoke(["report", str(path), "--no-figures", "--out", str(tmp_path / "report")]) == 0

@@ -45,6 +45,7 @@ def cells(defense: str, **sa: list[float]) -> list[CellResult]:
 
 
 FIVE = (0.8, 0.82, 0.84, 0.86, 0.88)
+IDLE = {"attack_shift": 3e-8, "statistics": 0}
 
 
 def test_below_five_seeds_the_lowest_and_the_highest_are_shown() -> None:
@@ -95,11 +96,6 @@ def test_a_caption_is_one_sentence_and_every_form_has_the_notes_below() -> None:
             assert shown.index("ranked by accuracy under sf") < shown.index("Tested: so.")
 
 
-def with_classes(made: CellResult, recalls: list[float | None]) -> CellResult:
-    assert made.metrics is not None
-    return made.model_copy(update={"metrics": made.metrics.model_copy(update={"per_class": {"sa": recalls}})})
-
-
 @pytest.mark.parametrize(("calm", "recalls", "chance"), [
     (0.12, [0.12] * 10, 0.1),  # within ±3.1 points of the test set, and one
     (0.15, [0.15] * 10, None),
@@ -110,7 +106,8 @@ def test_a_row_at_chance_without_attack_is_named_and_never_bold(
     calm: float, recalls: list[float | None], chance: float | None
 ) -> None:
     learned = cells("median", none=[0.9] * 5, sf=[0.05] * 5)
-    found = [with_classes(r, recalls) for r in cells("mean", none=[calm] * 5, sf=[calm] * 5)]
+    metrics = {"per_class": {"sa": recalls}}
+    found = [record(attack=a, seed=s, sa=calm, metrics=metrics) for a in ("none", "sf") for s in range(5)]
     words = f"chance = {100 * (chance or 0):.3g} %: nothing learned without attack"
     for made, tail in ((board(*found), ". Mean over"), (board(*found, *learned), " by mean")):
         assert rows(made)["mean"].chance == chance
@@ -130,8 +127,7 @@ def test_many_attacks_stand_in_the_notes() -> None:
 
 
 def test_a_caption_names_per_metric_the_attacks_that_count_in_it() -> None:
-    still = record(attack="sf", sa=0.9, ra={"pgd": 0.2})  # without effect on SA, below all others in RA
-    still = still.model_copy(update={"certificates": {"attack_shift": 0.0, "statistics": 0}})
+    still = record(attack="sf", sa=0.9, ra={"pgd": 0.2}, certificates=IDLE)  # on SA; below all others in RA
     others = [record(attack="none", sa=0.9), record(attack="foe", sa=0.5, ra={"pgd": 0.4})]
     ranked = "ranked by accuracy under foe for SA, each seed's worst case over foe and sf for RA pgd ("
     assert ranked in board(*others, still).caption
@@ -317,11 +313,7 @@ def test_a_contestants_page_names_the_versions_of_an_attack() -> None:
 
 
 def certified(defense: str, attack: str, sa: float, seed: int = 0, **certificates: Any) -> CellResult:
-    made = record(defense=defense, attack=attack, sa=sa, seed=seed)
-    return made.model_copy(update={"certificates": {**made.certificates, **certificates}})
-
-
-IDLE = {"attack_shift": 3e-8, "statistics": 0}
+    return record(defense=defense, attack=attack, sa=sa, seed=seed, certificates=certificates)
 
 
 def test_an_attack_without_effect_is_named_and_counts_in_no_worst_case() -> None:
@@ -426,9 +418,8 @@ def test_users_with_test_images_of_their_own_are_attacked_on_so_many_each(domain
 
 
 def test_a_board_says_which_models_were_tested_on_what() -> None:
-    plain, own = record(norm="fbn"), record(norm="fedbn")
-    for made, words in ((plain, "the global model"), (own, "the users' own models")):
-        object.__setattr__(made.metrics, "evaluation", words)
+    plain = record(norm="fbn", metrics={"evaluation": "the global model"})
+    own = record(norm="fedbn", metrics={"evaluation": "the users' own models"})
     assert "Tested: the global model." in board(plain).notes
     assert "the global model (fbn); the users' own models (fedbn)" in board(plain, own).notes[-1]
 
@@ -468,12 +459,11 @@ def test_a_footnote_says_what_the_rule_of_an_unattacked_cell_was_told(form: str)
 
 
 def test_success_of_backdoors_is_told_below_the_tables() -> None:
-    def hit(defense: str, seed: int, rate: float | None) -> CellResult:
-        made = record(defense=defense, attack="badnets", seed=seed)
-        assert made.metrics is not None
-        return made.model_copy(update={"metrics": made.metrics.model_copy(update={"asr": rate})})
-
-    made = board(hit("mean", 0, 1.0), hit("mean", 1, 0.5), hit("krum", 0, 0.02), hit("krum", 1, 0.04), record())
+    rates = {"mean": (1.0, 0.5), "krum": (0.02, 0.04)}
+    hits = [
+        record(defense=d, attack="badnets", seed=s, metrics={"asr": r}) for d in rates for s, r in enumerate(rates[d])
+    ]
+    made = board(*hits, record())
     words = "ASR, the share of images with the trigger that are taken for its target, in %: badnets: "
     assert f"{words}krum · fbn 3.0, mean · fbn 75.0." in made.notes
     assert not any("ASR" in note for note in board(record()).notes)
@@ -490,8 +480,7 @@ def test_means_over_tasks_are_over_those_in_which_an_attack_acts() -> None:
         "over the tasks where the attack has an effect (sf acts in 2 of 3); the mean without attack is over all tasks."
     )
     assert any(note.endswith(words) for note in made.notes)
-    idle = record(attack="sf", f=0, f_declared=0, sa=0.9)
-    idle = idle.model_copy(update={"certificates": {**idle.certificates, **still}})
+    idle = record(attack="sf", f=0, f_declared=0, sa=0.9, certificates=still)
     overall = next(s for s in board(*cells, idle).sections if s.metric == "sa").rows[0]
     assert [place.mean for place in overall.places] == [0.9, 0.5, 0.5]
     bitten = record(attack="sf", f=0, f_declared=0, sa=0.2)
@@ -769,8 +758,7 @@ def test_so_many_test_samples_are_behind_a_number(more: dict[str, Any], metric: 
 
 
 def test_why_unequal_users_make_a_test_set_smaller_is_said() -> None:
-    made = record(sa=0.5, ra={})
-    unequal = made.model_copy(update={"certificates": {**made.certificates, "equal_samples": 120.6}})
+    made, unequal = (record(sa=0.5, ra={}, certificates=more) for more in ({}, {"equal_samples": 120.6}))
     said = "their mean is as uncertain as accuracy on 120 images, not on all 360."
     assert any(said in note for note in rank_board(frame([unequal])).notes)
     assert not any("weigh alike" in note for note in rank_board(frame([made])).notes)

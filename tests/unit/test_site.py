@@ -111,7 +111,7 @@ def test_a_state_has_its_reason_on_the_badge_and_in_text(tmp_path: Path, status:
 
 
 def test_an_attack_without_effect_has_a_badge_with_what_was_measured(tmp_path: Path) -> None:
-    quiet = record(attack="alie", sa=0.5).model_copy(update={"certificates": {"no_effect": True}})
+    quiet = record(attack="alie", sa=0.5, certificates={"no_effect": True})
     head, *rows = table(
         site(tmp_path, record(attack="none", sa=0.5), record(attack="sf", sa=0.4), quiet) / "results.html"
     )
@@ -132,12 +132,12 @@ def test_the_first_page_holds_one_ranking_per_task_the_mean_first(tmp_path: Path
 
 
 def test_an_unreliable_number_stays_a_number_and_says_why(tmp_path: Path) -> None:
-    doubtful = record(sa=0.6, ra={"pgd": 0.5})
-    doubtful = doubtful.model_copy(update={"certificates": {"unreliable": "gradients may be masked: square wins"}})
+    why = "gradients may be masked: square wins"
+    doubtful = record(sa=0.6, ra={"pgd": 0.5}, certificates={"unreliable": why})
     head, row = table(site(tmp_path, doubtful) / "results.html")
     shown = dict(zip(head, row, strict=True))
     assert shown["RA pgd"] == "50.0"
-    assert shown["state and reason"] == "unreliable gradients may be masked: square wins"
+    assert shown["state and reason"] == f"unreliable {why}"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_an_unreliable_number_stays_a_number_and_says_why(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_a_warning_of_masked_gradients_makes_a_number_unreliable(certificates: dict[str, Any], why: str) -> None:
-    assert unreliable(record().model_copy(update={"certificates": certificates})) == why
+    assert unreliable(record(certificates=certificates)) == why
 
 
 def test_cells_not_run_and_unreadable_files_are_marked_rows(tmp_path: Path) -> None:

@@ -18,9 +18,7 @@ from robustfl.scenarios.cell import Cell
 
 
 def told(defense: str, sa: float, *, ra: float = 0.3, groups: dict[str, dict[str, float]], **labels: Any) -> CellResult:
-    made = record(defense=defense, sa=sa, ra={"pgd": ra}, **labels)
-    assert made.metrics is not None
-    return made.model_copy(update={"metrics": made.metrics.model_copy(update={"groups": groups})})
+    return record(defense=defense, sa=sa, ra={"pgd": ra}, metrics={"groups": groups}, **labels)
 
 
 def three(**labels: Any) -> list[CellResult]:
@@ -94,8 +92,8 @@ def test_validation_is_the_accuracy_that_the_round_was_chosen_by_and_nothing_of_
 
 
 def test_validation_says_that_adversarially_trained_users_count_robust_accuracy() -> None:
-    cell = told("mean", 0.5, groups={"selected": {"sa": 0.4}}, at="users(2)")
-    cell = cell.model_copy(update={"certificates": {"selection": {"round": 1, "validation": 0.3}}})
+    chosen = {"selection": {"round": 1, "validation": 0.3}}
+    cell = told("mean", 0.5, groups={"selected": {"sa": 0.4}}, at="users(2)", certificates=chosen)
     assert "robust accuracy of users that train adversarially" in counted(frame([cell]), "validation")[1]
 
 
@@ -119,10 +117,8 @@ def test_robust_accuracy_of_the_tail_counts_for_nobody_where_one_cell_has_none()
 
 
 def test_of_the_tail_with_several_evasions_the_worst_is_ranked() -> None:
-    made = record(defense="mean", sa=0.9, ra={"pgd": 0.6, "fgsm": 0.7})
-    assert made.metrics is not None
     groups = {"tail": {"sa": 0.8, "ra_worst": 0.3}}
-    made = made.model_copy(update={"metrics": made.metrics.model_copy(update={"groups": groups})})
+    made = record(defense="mean", sa=0.9, ra={"pgd": 0.6, "fgsm": 0.7}, metrics={"groups": groups})
     table, _ = counted(frame([made]), "tail")
     assert ranked_metrics(table) == ["sa", "ra_worst"]
     assert rank_board(table).select(metric="ra_worst").rows[0].worst.mean == 0.3
@@ -136,10 +132,8 @@ def test_lengths_of_tails_are_those_that_cells_say() -> None:
 
 
 def test_the_worst_of_several_evasions_is_that_of_the_selected_round() -> None:
-    made = record(defense="mean", sa=0.9, ra={"pgd": 0.6, "fgsm": 0.7})
-    assert made.metrics is not None
     selected = {"selected": {"sa": 0.8, "pgd": 0.4, "fgsm": 0.5, "ra_worst": 0.3}}
-    made = made.model_copy(update={"metrics": made.metrics.model_copy(update={"groups": selected})})
+    made = record(defense="mean", sa=0.9, ra={"pgd": 0.6, "fgsm": 0.7}, metrics={"groups": selected})
     table, _ = counted(frame([made]))
     assert table[["sa", "ra_pgd", "ra_fgsm", "ra_worst"]].iloc[0].tolist() == [0.8, 0.4, 0.5, 0.3]
 
@@ -173,10 +167,8 @@ def test_a_maximum_over_test_accuracies_in_an_older_record_is_no_difference() ->
 
 @pytest.mark.parametrize("others", [{}, {"pgd": 0.6}])
 def test_the_evasion_called_worst_is_ranked_by_its_own_accuracy(others: dict[str, float], tmp_path: Path) -> None:
-    made = record(defense="mean", sa=0.9, ra={**others, "worst": 0.4})
-    assert made.metrics is not None
     groups = {"selected": {"sa": 0.8, "ra_worst": 0.1, "worst": 0.2}}
-    made = made.model_copy(update={"metrics": made.metrics.model_copy(update={"ra_worst": 0.3, "groups": groups})})
+    made = record(sa=0.9, ra={**others, "worst": 0.4}, metrics={"ra_worst": 0.3, "groups": groups})
     stored(tmp_path / "s", [made])
     shown = {s.metric: s.rows[0].cells[0].mean for s in load_board(tmp_path / "s", statistic="final").sections}
     assert shown["ra_worst()"] == 0.4

@@ -175,13 +175,8 @@ def test_every_measurement_tells_about_variances_once() -> None:
     levels = {"mean": 0.4, "median": 0.8, "krum": 0.6}
     attacked = [c for i, (d, v) in enumerate(levels.items()) for c in cells(d, noisy(v, 5, i))]
     clean = [c for i, d in enumerate(levels) for c in cells(d, noisy(0.9, 5, i), attack="none")]
-    idle = [
-        c.model_copy(update={
-            "labels": {**c.labels, "attack": "foe"}, "key": f"foe{k}",
-            "certificates": {**c.certificates, "no_effect": True},
-        })
-        for k, c in enumerate(clean)
-    ]  # fmt: skip
+    no_effect = {"no_effect": True}
+    idle = [c for i, d in enumerate(levels) for c in cells(d, noisy(0.9, 5, i), attack="foe", certificates=no_effect)]
     assert {r.worst.prior.pooled for r in board(*attacked).sections[0].rows if r.worst.prior} == {3 * 4}
     assert all(r.worst.prior is None for r in board(*attacked[:10]).sections[0].rows)
     alone, beside = board(*attacked, *clean).sections[0], board(*attacked, *clean, *idle).sections[0]
@@ -450,8 +445,7 @@ def test_no_attack_is_no_scenario_and_neither_is_one_without_effect() -> None:
     records = [c for d, vs in TABLE.items() for i, v in enumerate(vs) for c in cells(d, [v], attack=f"a{i}")]
     calm = [c for d in TABLE for c in cells(d, [0.5], attack="none")]
     quiet = [
-        r.model_copy(update={"certificates": {"attack_shift": 0.0, "statistics": 0}})
-        for d in TABLE for r in cells(d, [0.99], attack="quiet")
+        r for d in TABLE for r in cells(d, [0.99], attack="quiet", certificates={"attack_shift": 0.0, "statistics": 0})
     ]  # fmt: skip
     assert rank_over_scenarios(board(*records, *calm, *quiet), "sa").scenarios == tuple(f"a{i}" for i in range(6))
     only = rank_over_scenarios(board(*(r for r in calm)), "sa")
