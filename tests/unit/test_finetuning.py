@@ -15,7 +15,6 @@ from robustfl.layout import layout_of
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import key_of, resolve
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=240, test_limit=40)", "model": "domains-cnn", "norm": "naive-bn", "clients": 4,
@@ -72,11 +71,6 @@ def test_a_network_keeps_one_layer_to_train() -> None:
     with pytest.raises(Refused, match="frozen=4 of the network's 4 layers leaves nothing to train; at most 3 can be"):
         build(cell)
     assert run_cell(cell, fingerprint="x").status == "refused"
-
-
-def test_no_fine_tuning_spelled_out_has_the_same_key() -> None:
-    without, spelled = (resolve(Cell.of({**SMALL, **more}), "x") for more in ({}, {"finetune": "none"}))
-    assert key_of(without) == key_of(spelled)
 
 
 def test_traffic_counts_those_who_take_part() -> None:

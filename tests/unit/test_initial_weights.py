@@ -156,11 +156,6 @@ def test_training_starts_from_the_file_with_its_statistics_and_its_digest_is_in_
         fingerprints([cell], None)
 
 
-def test_weights_drawn_from_the_seed_leave_keys_as_they_were() -> None:
-    assert resolve(Cell.of({**SMALL, "init": "random"}), "x")["cell"]["init"] == "random"
-    assert fingerprints([cell := Cell.of(SMALL)], None)[cell].count("+") == 0
-
-
 def test_a_dry_run_says_which_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "dataset=digits", "--set", "partition=iid"]
     assert invoke(["grid", "hbn-table5", *settings, "--dry-run", "--data-root", str(tmp_path)]) == 0

@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from robustfl import gradients
-from robustfl.cli import invoke
 from robustfl.errors import UsageError
 from robustfl.scenarios import RunOptions, Scenario, grid, memory, plan, run
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import expand, fingerprints
-from robustfl.scenarios.run_options import device_of, unheard
+from robustfl.scenarios.run_options import unheard
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"], "seed": [0, 1, 2]}
 engine = importlib.import_module("robustfl.scenarios.grid")
@@ -36,17 +35,6 @@ def test_gpus_that_are_not_there(gpus: tuple[int, ...], told: str, tmp_path: Pat
     with pytest.raises(UsageError, match=told):
         grid(Scenario.of({"name": "x", "cell": TINY}), out=tmp_path, gpus=gpus)
     assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("words", [["--gpus", "0"], ["--gpus", "a"], ["--slots", "2"]])
-def test_misuse_on_the_command_line(words: list[str], tmp_path: Path) -> None:
-    assert invoke(["grid", "--out", str(tmp_path), *words]) == 2
-
-
-@pytest.mark.parametrize("name", ["tpu", "meta"])
-def test_a_device_that_nobody_can_mean_is_named(name: str) -> None:
-    with pytest.raises(UsageError, match=f"device '{name}': use auto, cpu, cuda or cuda:0"):
-        device_of(name)
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -37,10 +37,6 @@ def cell(**more: Any) -> Cell:
 # --- what it is called -----------------------------------------------------------------------------------------------
 
 
-def test_cells_without_a_rule_of_their_own_have_none_among_their_methods() -> None:
-    assert "statistics_defense" not in resolve(cell(defense="nnm+median"), "x")["methods"]
-
-
 @pytest.mark.parametrize("written", ["same", " same ", "nnm+median", "nnm + median"])
 def test_the_rule_of_updates_spelled_out_is_the_default(written: str) -> None:
     assert cell(defense="nnm+median", statistics_defense=written) == cell(defense="nnm+median")

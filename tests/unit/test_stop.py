@@ -10,7 +10,6 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.scenarios import Cell, run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.expand import key_of, resolve
 from robustfl.scenarios.run import _traffic
 
 SMALL: dict[str, Any] = {
@@ -49,10 +48,6 @@ def test_the_traffic_is_that_of_the_rounds_that_are_run() -> None:
     alone = _traffic(build(Cell.of({**SMALL, "norm": "naive-bn", "rounds": 2})).experiment)
     assert part == alone
     assert part["mebibytes"] < whole["mebibytes"] / 2
-
-
-def test_cells_with_and_without_it_have_two_keys() -> None:
-    assert key_of(resolve(Cell.of(SMALL), "x")) != key_of(resolve(Cell.of({**SMALL, "stop": 2}), "x"))
 
 
 def test_forgetting_is_measured_where_it_stops() -> None:
