@@ -68,7 +68,7 @@ def _overflows(shown: Tensor) -> bool:
     """True if some entry is not finite, or the squared length of a row beyond the largest number of its type."""
     if not shown.numel():
         return False
-    longest = torch.linalg.vector_norm(torch.atleast_1d(shown), dim=-1, dtype=torch.float64).max()
+    longest = torch.linalg.vector_norm(shown, dim=-1, dtype=torch.float64).max()
     return not float(longest) <= math.sqrt(torch.finfo(shown.dtype).max)
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robustfl.reports.published import TOLERANCE, sound_board
+from robustfl.reports.published import sound_board
 from robustfl.reports.published.submitting import BOARD, Submitted, read_submission
 
 from .isolated import ELSEWHERE
 from .protocol_check import words_of
 from .run_options import unheard
-from .verify import Check, Verification, check_work, verify
+from .verify import Verification, check_work, verify
 
 
 @dataclass(frozen=True)
@@ -63,24 +63,19 @@ def check_submission(
     *,
     trust: bool = False,
     against: str | Path | None = None,
-    cells: int | None = 3,
     sample: int | None = None,
-    tolerance: float = TOLERANCE,
-    root: str | Path | None = None,
     work: str | Path | None = None,
     prepare_only: bool = False,
-    cell_minutes: float | None = None,
     on_finding: Callable[[Finding], None] = unheard,
-    on_cell: Callable[[Check], None] = unheard,
+    **how: Any,
 ) -> Submission:
     """Check a submission: its form, its plug-ins' contracts and protocol, and some cells' numbers, measured apart.
 
     What costs more comes later, and the first step that speaks against the submission is the last. Its code runs in
     processes of its own, with the rights of who calls this, and only where ``trust`` says that somebody has read it;
     or with a folder ``work`` wherever these processes were run, such as in containers (``verify``). ``against`` is a
-    published board whose attacks and seeds it has to have on the tasks they share. ``cells``, ``sample``,
-    ``tolerance``, ``prepare_only`` and ``cell_minutes`` are those of ``verify``. Raises ``UsageError`` for a folder
-    that is no submission.
+    published board whose attacks and seeds it has to have on the tasks they share. The other arguments are those of
+    ``verify``. Raises ``UsageError`` for a folder that is no submission.
     """
     check_work(work, prepare_only, sample)
     found: list[Finding] = []
@@ -101,9 +96,8 @@ def check_submission(
     if foreign and trust:
         _protocol(board, submitted, plugins, note)
     verification = verify(
-        board, cells=cells, sample=sample, tolerance=tolerance, root=root, isolated=True, plugins=plugins, work=work,
-        prepare_only=prepare_only, cell_minutes=cell_minutes, on_cell=on_cell,
-    )  # fmt: skip
+        board, isolated=True, plugins=plugins, sample=sample, work=work, prepare_only=prepare_only, **how
+    )
     if not foreign:
         _of_protocol(verification.file, submitted, note)
     _numbers(verification, note)

@@ -51,11 +51,9 @@ def test_every_preset_is_offered_without_importing_torch() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (["list", "attaks"], "did you mean 'attacks'"),
         (["plot", "heatmpa", "."], "did you mean 'heatmap'"),
         (["new", "defence", "x"], "did you mean 'defense'"),
         (["grid", "krumm"], "--set defense=krum"),
-        (["grid", "quickstrat"], "did you mean 'quickstart'"),
         (["run", "--defense", "krum"], "--set defense=VALUE"),
         (["grid", "--local-steps", "3"], "No such option"),
     ],
