@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robustfl.contracts import Context, Layers, Propagation
 from robustfl.errors import UsageError
-from robustfl.parameters import check, only_where, param
+from robustfl.parameters import only_where, param
 from robustfl.registry import create, describe, entries, register
 
 from .pipeline import Pipeline, parse_pipeline, split_spec
@@ -49,7 +49,7 @@ class FedRBN(Propagation):
     when: str = param("round", choices=("round", "test"), doc="every round, or before testing only")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         only_where(self, self.similarity == "cos", "similarity=cos", "temperature")
 
     @property

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import ColumnAttack, Knowledge, View
 from robustfl.errors import UsageError
 from robustfl.parameters import param
@@ -77,7 +76,7 @@ class ALIE(ColumnAttack):
     ddof: int = param(1, ge=0, le=1, doc="the standard deviation divides by h - ddof")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         if self.sign == 0:
             raise UsageError("ALIE: sign=0 must be -1 or 1")
 

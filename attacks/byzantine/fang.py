@@ -9,11 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import Attack, ColumnAttack, Knowledge, View
 from robustfl.errors import UsageError
 from robustfl.kernels import centred_gram, squared_distances
-from robustfl.parameters import param
+from robustfl.parameters import only_where, param
 from robustfl.registry import register
 
 from .sight import alike, centre, honest_rows
@@ -54,7 +53,7 @@ class Edge(ColumnAttack):
     share: float = param(1.0, ge=0.0, lt=math.inf, doc="share of the way from the honest mean to the edge")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         if self.side == 0:
             raise UsageError("Edge: side=0 must be -1 or 1")
 
@@ -103,9 +102,9 @@ class Fang(Attack):
     threshold: float = param(1e-5, gt=0.0, lt=1.0, doc="share of the bound on λ where halving gives up")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
-        parameters.only_where(self, self.against == "krum", "against=krum", "threshold")
-        parameters.only_where(self, self.against != "krum", "against is trimmed-mean or median", "b")
+        super().__post_init__()
+        only_where(self, self.against == "krum", "against=krum", "threshold")
+        only_where(self, self.against != "krum", "against is trimmed-mean or median", "b")
 
     def reference_row(self, view: View) -> Tensor | None:
         if self.against != "krum":

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import ColumnAttack, Knowledge, View
 from robustfl.parameters import param
 from robustfl.registry import register
@@ -111,7 +110,7 @@ class SignFlip(ColumnAttack):
     mode: str = param("mean", choices=("mean", "own"), doc="what is flipped: the honest mean or the own vector")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         if self.mode == "own":  # then it needs no sight of the honest rows, and the engine hands over none
             object.__setattr__(self, "knowledge", "blind")
             object.__setattr__(self, "needs_own", True)

@@ -8,10 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import Attack, Forged, Knowledge, View
 from robustfl.errors import UsageError
-from robustfl.parameters import param
+from robustfl.parameters import only_where, param
 from robustfl.registry import register
 
 from .sight import alike, centre, honest_rows, own_rows, unit
@@ -54,9 +53,9 @@ class Mimic(Attack):
     warm_up: int = param(10, ge=1, doc="rounds in which 'variance' learns its target")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
-        parameters.only_where(self, self.variant == "index", "variant=index", "epsilon")
-        parameters.only_where(self, self.variant == "variance", "variant=variance", "warm_up")
+        super().__post_init__()
+        only_where(self, self.variant == "index", "variant=index", "epsilon")
+        only_where(self, self.variant == "variance", "variant=variance", "warm_up")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         honest = honest_rows(view, self.name)
@@ -124,8 +123,8 @@ class Lazy(Attack):
     period: int | None = param(None, ge=1, doc="rounds between two honest own messages; None: only the first")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
-        parameters.only_where(self, self.source == "own", "source=own", "period")
+        super().__post_init__()
+        only_where(self, self.source == "own", "source=own", "period")
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor | Forged:
         own = own_rows(view, self.name)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robustfl.contracts import Attack, Knowledge, View
 from robustfl.kernels import centred_gram, squared_distances
-from robustfl.parameters import check, only_where, param
+from robustfl.parameters import only_where, param
 from robustfl.registry import register
 
 from .sight import alike, centre_and_spread, honest_rows, unit
@@ -60,7 +60,7 @@ class _Deviation(Attack):
     ddof: int = param(1, ge=0, le=1, doc="s divides by h - ddof, for which γ makes up")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         only_where(self, self.deviation == "std", "deviation=std", "ddof")
 
     @abstractmethod

@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import Attack, Forged, Knowledge, View
 from robustfl.errors import UsageError, closest
 from robustfl.parameters import param
@@ -76,7 +75,7 @@ class Opt(Wrapper):
     eta_max: float = param(1e3, gt=0.0, doc="bound on η")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         if self.inner.knowledge == "defense":
             raise UsageError(f"Opt: attack={self.attack!r} searches against the server already")
         self._adopt("poisons_data", "triggers", "leaves_statistics", "adapts")

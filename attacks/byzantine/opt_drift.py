@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import Attack, Forged, Knowledge, View
 from robustfl.errors import UsageError
 from robustfl.parameters import param
@@ -85,9 +84,6 @@ class OptDrift(Attack):
     evals: int = param(16, ge=1, doc="evaluations of the server's rule for each shape of the step")
     every: int = param(10, ge=1, doc="rounds from one search to the next")
     eta_max: float = param(1e3, gt=0.0, lt=math.inf, doc="bound on η")
-
-    def __post_init__(self) -> None:
-        parameters.check(self)
 
     def forge(self, view: View, *, generator: torch.Generator) -> Forged:
         honest = honest_rows(view, self.name)

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import Attack, Knowledge, View
 from robustfl.errors import Refused, UsageError
 from robustfl.parameters import param
@@ -102,7 +101,7 @@ class LabelFlip(Poisoning):
     target: int | None = param(None, ge=0, doc="the class they become; None: C-1-y")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         if self.source is not None and self.target is None:
             raise UsageError(f"LabelFlip: source={self.source} needs a target")
         if self.source is not None and self.source == self.target:

@@ -12,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import Attack, Knowledge, Rehearsal, View
 from robustfl.errors import UsageError
 from robustfl.kernels import centred_gram
@@ -359,7 +358,7 @@ class SearchedAttack(Attack):
     eta_max: float = param(1e3, gt=0.0, doc="bound on η; inf only for the linear search")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         self.options.check(type(self).__name__)
 
     @property

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from robustfl import parameters
 from robustfl.contracts import Attack, Forged, Knowledge, View
 from robustfl.errors import UsageError
 from robustfl.parameters import param
@@ -66,12 +65,23 @@ class Wrapper(Attack):
         for fact in facts:
             object.__setattr__(self, fact, getattr(self.inner, fact))
 
-    def _adopt_poison(self) -> None:
-        """The same, for an attack that poisons data and leaves messages alone. Raises ``UsageError`` for another."""
+
+class Poisoner(Wrapper):
+    """A wrapper of an attack that poisons data and leaves messages alone; by itself it sends the own rows."""
+
+    knowledge: ClassVar[Knowledge] = "blind"
+    needs_own: ClassVar[bool] = True
+    poisons_data: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.inner.forges or not self.inner.poisons_data:
             who = type(self).__name__
             raise UsageError(f"{who}: attack={self.attack!r} must poison data and leave messages alone")
         self._adopt("triggers", "adapts")
+
+    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
+        return own_rows(view, self.name).clone()
 
 
 def _with(attack: Attack, **values: object) -> Attack:
@@ -110,7 +120,7 @@ class Partial(Wrapper):
     attack: str = param("alie", doc="the omniscient attack that sees the attackers' rows only")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         if self.inner.knowledge != "omniscient":
             raise UsageError(f"Partial: attack={self.attack!r} is {self.inner.knowledge}; it must be omniscient")
         self._adopt("poisons_data", "triggers", "adapts")
@@ -155,7 +165,7 @@ class Timed(Wrapper):
     stop: int | None = param(None, ge=1, doc="first round after the last attack; None: never stops")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         if self.stop is not None and self.stop <= self.start:
             raise UsageError(f"Timed: stop={self.stop} must be > {self.start} (start)")
         self._adopt("knowledge", "forges", "poisons_data", "triggers", "leaves_statistics", "adapts")
@@ -183,7 +193,7 @@ class Timed(Wrapper):
 
 @register("model-replacement", version=1)
 @dataclass(frozen=True)
-class ModelReplacement(Wrapper):
+class ModelReplacement(Poisoner):
     """The attackers train on poisoned data and scale what they get, so that it survives the average.
 
     ``x_i ← γ x_i``, ``γ = n/f``: the ``f`` rows then weigh as much in the plain mean as if everybody had sent them.
@@ -211,9 +221,6 @@ class ModelReplacement(Wrapper):
 
     paper: ClassVar[str] = "@bagdasaryan2020backdoor"
     cost: ClassVar[str] = "fd besides the data poisoning"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    poisons_data: ClassVar[bool] = True
     leaves_statistics: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"
 
@@ -221,10 +228,6 @@ class ModelReplacement(Wrapper):
     scale: float | None = param(None, ge=0.0, lt=math.inf, doc="factor of the own message; None for n/f")
     bound: float | None = param(None, gt=0.0, lt=math.inf, doc="largest norm of a row; None for no bound")
     alpha: float = param(1.0, gt=0.0, le=1.0, doc="weight of the task beside the distance from the received model")
-
-    def __post_init__(self) -> None:
-        parameters.check(self)
-        self._adopt_poison()
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         own = own_rows(view, self.name)
@@ -244,7 +247,7 @@ class ModelReplacement(Wrapper):
 
 @register("neurotoxin", version=1)
 @dataclass(frozen=True)
-class Neurotoxin(Wrapper):
+class Neurotoxin(Poisoner):
     """The attackers train on poisoned data and send nothing in the coordinates that the others move most.
 
     ``x_ij ← 0`` where ``|F^{t-1}_j|`` is among the ``⌈ρd⌉`` largest entries of the last aggregate, which stands for
@@ -267,19 +270,12 @@ class Neurotoxin(Wrapper):
 
     paper: ClassVar[str] = "@zhang2022neurotoxin"
     cost: ClassVar[str] = "fd and a selection of the smallest of d entries besides the data poisoning"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    poisons_data: ClassVar[bool] = True
     leaves_statistics: ClassVar[bool] = True
     strength: ClassVar[str] = "scale"
 
     attack: str = param("badnets", doc="the data poisoning whose result is projected")
     ratio: float = param(0.05, gt=0.0, lt=1.0, doc="share of the coordinates that are left out")
     scale: float = param(1.0, ge=0.0, lt=math.inf, doc="factor of what remains")
-
-    def __post_init__(self) -> None:
-        parameters.check(self)
-        self._adopt_poison()
 
     def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
         own = own_rows(view, self.name)
@@ -294,7 +290,7 @@ class Neurotoxin(Wrapper):
 
 @register("altermin", version=1)
 @dataclass(frozen=True)
-class AlterMin(Wrapper):
+class AlterMin(Poisoner):
     """The attackers alternate between a boosted local step on poisoned data and stealthy ones on their own.
 
     Step ``s`` of a round, for ``s mod (1 + ls) = 0``, is adversarial and boosted, ``θ ← θ - η λ ∇L(poisoned batch)``;
@@ -323,9 +319,6 @@ class AlterMin(Wrapper):
 
     paper: ClassVar[str] = "@bhagoji2019analyzing"
     cost: ClassVar[str] = "fd per local step besides the data poisoning"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    poisons_data: ClassVar[bool] = True
     forges: ClassVar[bool] = False
     strength: ClassVar[str] = "boost"
     step: ClassVar[int] = 0
@@ -336,10 +329,6 @@ class AlterMin(Wrapper):
     ls: int = param(10, ge=1, doc="stealth steps after each adversarial one")
     rho: float = param(1e-4, ge=0.0, lt=math.inf, doc="weight of the distance from the server's last step")
 
-    def __post_init__(self) -> None:
-        parameters.check(self)
-        self._adopt_poison()
-
     @property
     def adversarial(self) -> bool:
         """True if this local step is one on poisoned data."""
@@ -347,9 +336,6 @@ class AlterMin(Wrapper):
 
     def in_step(self, step: int, previous: Tensor | None) -> Attack:
         return _with(super().in_step(step, previous), step=step, previous=previous)
-
-    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        return own_rows(view, self.name).clone()
 
     def poison(
         self, x: Tensor, y: Tensor, *, classes: int, generator: torch.Generator, attacker: int = 0, round: int = 0
@@ -369,7 +355,7 @@ class AlterMin(Wrapper):
 
 @register("chameleon", version=1)
 @dataclass(frozen=True)
-class Chameleon(Wrapper):
+class Chameleon(Poisoner):
     """The attackers first pull poisoned images to their target class in the representation, then train the last layer.
 
     The first ``contrastive`` local steps of a round follow a supervised contrastive loss of representations ``z`` of
@@ -399,9 +385,6 @@ class Chameleon(Wrapper):
 
     paper: ClassVar[str] = "@dai2023chameleon"
     cost: ClassVar[str] = "a second gradient per local step besides the data poisoning"
-    knowledge: ClassVar[Knowledge] = "blind"
-    needs_own: ClassVar[bool] = True
-    poisons_data: ClassVar[bool] = True
     forges: ClassVar[bool] = False
     step: ClassVar[int] = 0
 
@@ -410,19 +393,12 @@ class Chameleon(Wrapper):
     scale_weight: float = param(2.0, gt=0.0, lt=math.inf, doc="weight of anchors of the target class")
     temperature: float = param(0.07, gt=0.0, lt=math.inf, doc="temperature of the contrastive loss")
 
-    def __post_init__(self) -> None:
-        parameters.check(self)
-        self._adopt_poison()
-
     @property
     def trains(self) -> bool:
         return True
 
     def in_step(self, step: int, previous: Tensor | None) -> Attack:
         return _with(super().in_step(step, previous), step=step)
-
-    def forge(self, view: View, *, generator: torch.Generator) -> Tensor:
-        return own_rows(view, self.name).clone()
 
     def loss(self, z: Tensor, head: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
         if self.step >= self.contrastive:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from robustfl.contracts import Evasion
 from robustfl.errors import UsageError
-from robustfl.parameters import check, param
+from robustfl.parameters import param
 from robustfl.registry import create, describe, register
 from robustfl.specs import split_outside
 
@@ -90,7 +90,7 @@ class Worst(InTurn):
     of: str = param("apgd-ce+square", doc="evasion attacks joined by +")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         object.__setattr__(self, "of", "+".join(describe(part) for part in _parts(self.of)))
 
     @property

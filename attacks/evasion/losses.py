@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from robustfl.errors import UsageError
-from robustfl.parameters import check
 
 from .balls import Draws
 from .points import PixelAttack
@@ -83,7 +82,7 @@ class Aimed(PixelAttack):
     legacy_digits_clip: bool
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.target is not None and not self.targeted:
             raise UsageError(f"{type(self).__name__}: target={self.target} is ignored unless targeted=True")
         if self.legacy_digits_clip and self.norm != "linf":

@@ -11,7 +11,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robustfl import parameters
 from robustfl.contracts import Aggregated, Aggregator, Context
 from robustfl.errors import UsageError
 from robustfl.parameters import param
@@ -59,7 +58,7 @@ class GradientSplitting(Aggregator):
     p: int = param(100, ge=1, doc="pieces of the coordinates, at most all")
 
     def __post_init__(self) -> None:
-        parameters.check(self)
+        super().__post_init__()
         own = type(self).__name__
         object.__setattr__(self, "rule", describe(self.inner))
         if self.inner.needs_reference:

@@ -16,7 +16,7 @@ from torch import Tensor
 from robustfl.contracts import Aggregated, Context
 from robustfl.errors import Refused, UsageError
 from robustfl.kernels.blocks import at_once
-from robustfl.parameters import check, param
+from robustfl.parameters import param
 from robustfl.registry import register
 
 from ..columns import SignMajority
@@ -168,7 +168,7 @@ class SignGuard(MajorityRule):
     fraction: float = param(0.1, gt=0, le=1, doc="share of the coordinates whose signs are counted")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.lower > self.upper:
             raise UsageError(f"SignGuard: lower={self.lower:g} > upper={self.upper:g}: no length is between")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustfl.contracts import Algorithm, Asked, LocalWork, ServerWork
 from robustfl.errors import UsageError
-from robustfl.parameters import check, only_where, param
+from robustfl.parameters import only_where, param
 from robustfl.registry import register
 
 
@@ -115,7 +115,7 @@ class FedAvg(Algorithm):
     replacement: bool = param(False, doc="draw batches with replacement")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         only_where(self, self.local_steps is None, "local_steps=None", "epochs")
         if self.keep_momentum and self.keeps:
             raise UsageError(f"{type(self).__name__}: clients keep {self.keeps} between rounds, not a momentum")

@@ -12,7 +12,7 @@ import numpy as np
 from robustfl.contracts import Partition
 from robustfl.data.checks import Array
 from robustfl.errors import Refused, UsageError
-from robustfl.parameters import check, param
+from robustfl.parameters import param
 from robustfl.registry import register
 
 
@@ -313,7 +313,7 @@ class Dirichlet(Partition):
     base: str = param("prior", choices=("prior", "ones"), doc="what α multiplies in mode equal")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.base != "prior" and self.mode != "equal":
             raise UsageError(f"Dirichlet: base={self.base!r} belongs to mode='equal', not {self.mode!r}")
 

@@ -16,7 +16,7 @@ from robustfl.data.checks import CLIENTS, NAMES, Array, checked_arrays
 from robustfl.data.specs import dataset_from_spec
 from robustfl.data.stored import Source, StoredDataset
 from robustfl.errors import UsageError
-from robustfl.parameters import check, param
+from robustfl.parameters import param
 from robustfl.registry import register
 
 _BLOCK = 1024
@@ -66,7 +66,7 @@ class Resized(StoredDataset):
     channels: int = param(3, ge=1, le=4, doc="channels; grey images are repeated")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self._inner().name == self.name:
             raise UsageError(f"resized: {self.dataset!r} is resized already")
 

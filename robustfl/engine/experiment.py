@@ -85,7 +85,9 @@ class Settings:
         """Byzantine clients of every round, or None where the draw of participants decides anew each time."""
         if self.participants == self.clients:
             return self.f
-        return round_half_up(self.f * self.participants, self.clients) if self.quota else None
+        if not self.quota:
+            return None
+        return (2 * self.f * self.participants + self.clients) // (2 * self.clients)  # f·n/N, halves upwards
 
     def sample(self, round: int) -> list[int]:
         """The participants of a round, in increasing order."""
@@ -101,11 +103,6 @@ class Settings:
         chosen = [k for k in order if k in byzantine][:attackers]
         honest = [k for k in order if k not in byzantine]
         return sorted(chosen + honest[: self.participants - attackers])
-
-
-def round_half_up(numerator: int, denominator: int) -> int:
-    """The nearest integer of a quotient of integers, halves upwards."""
-    return (2 * numerator + denominator) // (2 * denominator)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -134,10 +133,8 @@ class Channels:
         made |= dict(zip(self.update, torch.split(update, sizes), strict=True))
         for (mean, variance), layer in zip(self.statistics, self.layers, strict=True):
             made[mean], made[variance] = statistics[layer.mean], statistics[layer.variance]
-        return ArrayRecord({name: Array(self._array(name, made[name])) for name in self.shapes})
-
-    def _array(self, name: str, values: Tensor) -> np.ndarray[Any, Any]:
-        return values.cpu().numpy().astype(self.dtypes[name]).reshape(self.shapes[name])
+        flat = {name: made[name].cpu().numpy().astype(dtype) for name, dtype in self.dtypes.items()}
+        return ArrayRecord({name: Array(flat[name].reshape(shape)) for name, shape in self.shapes.items()})
 
 
 def _pairs(shapes: dict[str, tuple[int, ...]], model: nn.Module) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,16 +104,10 @@ class RobustStrategy(FedAvg):
         seed: int = 0,
         device: str | torch.device = "cpu",
         state: Mapping[str, Tensor] | None = None,
-        fraction_train: float = 1.0,
-        fraction_evaluate: float = 1.0,
         min_train_nodes: int | None = None,
         min_evaluate_nodes: int = 2,
         min_available_nodes: int | None = None,
-        weighted_by_key: str = "num-examples",
-        arrayrecord_key: str = "arrays",
-        configrecord_key: str = "config",
-        train_metrics_aggr_fn: Metrics | None = None,
-        evaluate_metrics_aggr_fn: Metrics | None = None,
+        **others: Any,
     ) -> None:
         self.rule = _pipeline(defense, "defense")
         self.f = check_f(f, "RobustStrategy")
@@ -129,17 +124,9 @@ class RobustStrategy(FedAvg):
         self._asked: dict[int, Metadata] = {}
         known = self.state.get(_NODES, torch.empty(0, dtype=torch.int64)).cpu().numpy().view(np.uint64).tolist()
         self._seats: dict[int, int] = {node: seat for seat, node in enumerate(known)}
+        least = max(asked, min_evaluate_nodes) if min_available_nodes is None else min_available_nodes
         super().__init__(
-            fraction_train=fraction_train,
-            fraction_evaluate=fraction_evaluate,
-            min_train_nodes=asked,
-            min_evaluate_nodes=min_evaluate_nodes,
-            min_available_nodes=max(asked, min_evaluate_nodes) if min_available_nodes is None else min_available_nodes,
-            weighted_by_key=weighted_by_key,
-            arrayrecord_key=arrayrecord_key,
-            configrecord_key=configrecord_key,
-            train_metrics_aggr_fn=train_metrics_aggr_fn,
-            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
+            min_train_nodes=asked, min_evaluate_nodes=min_evaluate_nodes, min_available_nodes=least, **others
         )
 
     def summary(self) -> None:

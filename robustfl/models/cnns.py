@@ -11,7 +11,7 @@ from torch import nn
 from robustfl.contracts import Model, Norm
 from robustfl.errors import UsageError
 from robustfl.models.network import ClientDropout, Network, require
-from robustfl.parameters import check, param
+from robustfl.parameters import param
 from robustfl.registry import register
 
 
@@ -201,7 +201,7 @@ class DigitsNet(Model):
     hidden: tuple[int, ...] = param((2048, 512), ge=1, doc="widths of the two hidden linear layers")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         for name, values, count in (("channels", self.channels, 3), ("hidden", self.hidden, 2)):
             if len(values) != count:
                 raise UsageError(f"DigitsNet: {name}={values!r} must be {count} widths")

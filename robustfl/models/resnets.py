@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -17,10 +18,6 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 _WIDTHS = (64, 128, 256, 512)
-
-
-def _group_norm(channels: int) -> nn.Module:
-    return nn.GroupNorm(2, channels)
 
 
 class _Block(nn.Module):
@@ -69,7 +66,7 @@ class ResNet18(Model):
 
     def build(self, norm: Norm, *, shape: tuple[int, int, int], classes: int) -> nn.Module:
         require(self.name, shape, classes, least=17)
-        second = norm.layer if self.variant == "norm" else _group_norm
+        second = norm.layer if self.variant == "norm" else partial(nn.GroupNorm, 2)
         layers: list[nn.Module] = [nn.Conv2d(shape[0], 64, 3, padding=1), norm.layer(64), nn.ReLU()]
         before = 64
         for after in _WIDTHS:

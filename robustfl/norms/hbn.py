@@ -16,7 +16,7 @@ from robustfl.norms.layers import Normalization, ServerBatchNorm, check_values, 
 from robustfl.norms.merging import merge_layers
 from robustfl.norms.normalizer_free import standardise
 from robustfl.norms.sums import apart, beside, client_moments
-from robustfl.parameters import check, only_where, param
+from robustfl.parameters import only_where, param
 from robustfl.registry import register
 
 REPO_SAMPLES = 64
@@ -157,7 +157,7 @@ class HBN(Norm):
     standardised: bool = param(False, doc="convolutions with FedWon's standardised weights")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         served = self.mixture != "batch" or self.eval_stats == "ema" or self.tolerance > 0  # else nobody reads μ_g, v_g
         words = "eval_stats=ema or a mixture other than batch"
         only_where(self, served, words, "lam", "lambda_first", owner="HBN")

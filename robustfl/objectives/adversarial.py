@@ -18,12 +18,6 @@ from robustfl.parameters import param
 from robustfl.registry import register
 
 
-def adversarial_examples(model: nn.Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
-    """The batch as the task's evasion attack perturbs it, through the adversarial branch in evaluation mode."""
-    with through(model, ADVERSARIAL):
-        return task.evasion.perturb(model, x, y, generator=task.generator)
-
-
 def descended(loss: Tensor) -> Tensor:
     """Backward of a loss, which is returned without its graph."""
     loss.backward()  # type: ignore[no-untyped-call]
@@ -34,8 +28,8 @@ def clean_and_adversarial(model: nn.Module, x: Tensor, y: Tensor, task: Task, we
     """Backward of ``(1-w) ℓ(f_c(x)) + w ℓ(f_a(x_adv))``; the loss."""
     with through(model, CLEAN):
         clean = F.cross_entropy(model(x), y)
-    perturbed = adversarial_examples(model, x, y, task)
     with through(model, ADVERSARIAL):
+        perturbed = task.evasion.perturb(model, x, y, generator=task.generator)
         adversarial = F.cross_entropy(model(perturbed), y)
     return descended((1 - weight) * clean + weight * adversarial)
 
