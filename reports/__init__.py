@@ -77,7 +77,7 @@ def leaderboard(
         for name, value in (where or {}).items():
             path = path[[matches(text(have), value) for have in path[name]]]
         board = rank_board(counted(path, statistic)[0], compare=compare)
-    return board.select(metric=metric).frame()
+    return board.select(metric).frame()
 
 
 def report(

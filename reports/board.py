@@ -122,17 +122,12 @@ class Board:
         """The tasks that have tables, in words; where there are several, their mean comes first."""
         return tuple(dict.fromkeys(s.block for s in self.sections))
 
-    def select(self, *, metric: str | None = None, block: str | None = None) -> Board:
-        """The board with the tables of one metric or one task only. Raises ``UsageError`` for an unknown one."""
-        sections = self.sections
-        if metric is not None:
-            wanted = _find_metric(metric, self.metrics)
-            sections = tuple(s for s in sections if s.metric == wanted)
-        if block is not None:
-            if block not in self.blocks:
-                raise UsageError(f"leaderboard: no task {block!r}; {closest(block, self.blocks)}")
-            sections = tuple(s for s in sections if s.block == block)
-        return replace(self, sections=sections)
+    def select(self, metric: str | None) -> Board:
+        """The board with the tables of one metric, or all. Raises ``UsageError`` for an unknown one."""
+        if metric is None:
+            return self
+        wanted = _find_metric(metric, self.metrics)
+        return replace(self, sections=tuple(s for s in self.sections if s.metric == wanted))
 
     @property
     def rows(self) -> list[Row]:
@@ -164,10 +159,10 @@ class Board:
         says ``ok``, ``at most``, ``no effect``, ``missing``, ``diverged 1/5`` …; ``sf low`` and ``sf high`` are the
         interval, or below five seeds the lowest and the highest seed.
         """
-        rows = []
+        rows, names = [], (*self.attacks, "worst case")
         for section in self.sections:
             for row in section.rows:
-                named = [*zip(self.attacks, row.cells, strict=True), ("worst case", row.worst)]
+                named = [*zip(names, row.places, strict=True)]
                 line: dict[str, object] = {"task": section.block, "metric": section.metric, "rank": row.rank}
                 line |= dict(zip(("rank low", "rank high"), row.ranks or (None, None), strict=True))
                 line |= dict(zip(self.label_names, row.labels, strict=True))
@@ -184,8 +179,7 @@ class Board:
         table = pd.DataFrame(rows)
         if table.empty:
             return table
-        places = (*self.attacks, "worst case")
-        numbers = [*places, *(f"{n} {end}" for n in places for end in ("low", "high"))]
+        numbers = [*names, *(f"{n} {end}" for n in names for end in ("low", "high"))]
         types = dict.fromkeys([*numbers, "seconds per round", "peak memory (MiB)"], "float64")
         return table.astype(types | dict.fromkeys(("rank", "rank low", "rank high"), "Int64"))
 

@@ -167,6 +167,8 @@ def _several_codes(records: Iterable[CellResult]) -> bool:
     return False
 
 
+STATISTICS = ("final", "tail", "selected", "validation")
+"""Which numbers of a cell count."""
 _VALIDATION = "certificates.selection.validation"
 Counted = tuple[pd.DataFrame, str]
 """A table of cells with the numbers that count in ``sa``, ``ra_…`` and ``ra_worst``, and words on it."""
@@ -184,7 +186,18 @@ def counted(table: pd.DataFrame, statistic: str | None = None) -> Counted:
     if statistic is not None and statistic not in STATISTICS:
         raise UsageError(f"statistic {statistic!r}: {closest(statistic, STATISTICS)}")
     done = table["status"] == "done"
-    return (_selected_or_final if statistic is None else STATISTICS[statistic])(table, done)
+    selecting = _has(table, "group.selected.sa", done)
+    if statistic == "validation":
+        return _validation(table, done)
+    if statistic == "tail":
+        return _tail(table, done)
+    if statistic == "selected":
+        _require("selected", done, selecting)
+    if statistic == "final" or not selecting.any():
+        return table, "Numbers are of the last round." if selecting.any() else ""
+    which = "" if selecting[done].all() else " of cells with select validation"
+    words = f"Numbers{which} are of the round with the best accuracy on validation data."
+    return _of_group(table, "selected", selecting), words
 
 
 def _has(table: pd.DataFrame, column: str, done: pd.Series) -> pd.Series:
@@ -198,25 +211,6 @@ def _require(statistic: str, done: pd.Series, selecting: pd.Series) -> None:
             f"statistic {statistic!r}: {int((done & ~selecting).sum())} of {int(done.sum())} finished cells selected "
             "no round; run them with select = 'validation' (and validation and evaluate_every), or leave them out"
         )
-
-
-def _final(table: pd.DataFrame, done: pd.Series) -> Counted:
-    return table, "Numbers are of the last round." if _has(table, "group.selected.sa", done).any() else ""
-
-
-def _selected(table: pd.DataFrame, done: pd.Series) -> Counted:
-    _require("selected", done, _has(table, "group.selected.sa", done))
-    return _selected_or_final(table, done)
-
-
-def _selected_or_final(table: pd.DataFrame, done: pd.Series) -> Counted:
-    """The selected round of the cells that selected one, the last of the others."""
-    selecting = _has(table, "group.selected.sa", done)
-    if not selecting.any():
-        return table, ""
-    which = "" if selecting[done].all() else " of cells with select validation"
-    words = f"Numbers{which} are of the round with the best accuracy on validation data."
-    return _of_group(table, "selected", selecting), words
 
 
 def _validation(table: pd.DataFrame, done: pd.Series) -> Counted:
@@ -244,10 +238,6 @@ def _tail(table: pd.DataFrame, done: pd.Series) -> Counted:
         lengths = sorted({int(v) for v in pd.concat(limits, axis=1).min(axis=1)[table["tail"].notna()]})
     words = f"Numbers are means over the evaluations of the last {', '.join(map(str, lengths or [1]))} round(s)."
     return made, words
-
-
-STATISTICS = {"final": _final, "tail": _tail, "selected": _selected, "validation": _validation}
-"""Which numbers of a cell count: functions of the table and its finished cells, by the name that users give."""
 
 
 def _of_group(table: pd.DataFrame, group: str, rows: pd.Series) -> pd.DataFrame:

@@ -94,15 +94,14 @@ class Measured:
         return {} if self.robust is None else {r.labels: r for r in self.table(self.robust).rows}
 
     @cached_property
-    def timed(self) -> tuple[Row, ...]:
-        """The rows with both a number under attack, not just a bound, and a time."""
-        return tuple(r for r in self.rows if r.worst.exact and r.seconds_per_round)
-
-    @cached_property
     def pareto(self) -> tuple[Row, ...]:
-        """The rows than which none is both better under attack and faster, the fastest first."""
-        places = front([(-(r.seconds_per_round or 0.0), r.worst.mean or 0.0) for r in self.timed])
-        return tuple(sorted((self.timed[i] for i in places), key=lambda r: r.seconds_per_round or 0.0))
+        """The rows than which none is both better under attack and faster, the fastest first.
+
+        Only of those with both a number under attack, not just a bound, and a time.
+        """
+        timed = [r for r in self.rows if r.worst.exact and r.seconds_per_round]
+        places = front([(-(r.seconds_per_round or 0.0), r.worst.mean or 0.0) for r in timed])
+        return tuple(sorted((timed[i] for i in places), key=lambda r: r.seconds_per_round or 0.0))
 
     @cached_property
     def traffic(self) -> Mapping[Labels, float]:
@@ -281,7 +280,7 @@ def lowered(before: Measured, after: Measured, contestant: str) -> list[Lowered]
     return found
 
 
-def percent(place: TableCell, *, spread: bool = True) -> str:
+def percent(place: TableCell) -> str:
     """A place with its unit, or its states."""
-    said = place.text(spread=spread, unit=" %")
+    said = place.text(unit=" %")
     return said if place.shown is None else said.replace(" ", "\N{NO-BREAK SPACE}")

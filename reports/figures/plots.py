@@ -186,7 +186,7 @@ def figures_of(
         made = _curves(chosen, metric, lines or "defense", width)
     elif it.board:
         ranked = _ranked(chosen) if board is None else board()
-        made = it.draw(ranked.select(metric=metric), width or "page" if it.native else width)
+        made = it.draw(ranked.select(metric), width or "page" if it.native else width)
     else:
         made = it.draw(chosen, width or "page" if it.native else width)
     found = [figure for _, figure in titled(_fitting(kind, made, width))]

@@ -212,7 +212,7 @@ def test_over_all_tasks_too() -> None:
     """The later member is the worst in the first task."""
     worst = {("a", "alie"): 0.7, ("a", "sf"): 0.4, ("b", "alie"): 0.4, ("b", "sf"): 0.7}
     records = [record(partition=p, attack=a, sa=v, ra={}) for (p, a), v in worst.items()]
-    made = rank_board(frame(records), autobyz=Asked(SMALL)).select(block="overall", metric="sa")
+    made = rank_board(frame(records), autobyz=Asked(SMALL)).select("sa")
     assert made.sections[0].rows[0].members == (("alie", 1), ("sf", 1))
 
 

@@ -176,7 +176,6 @@ CALLS = [
     (lambda: robustfl.evaluate(nn.Linear(1, 1), "digits", seed=-1), "seed=-1 must be a whole number ≥ 0"),
     (lambda: Scenario.load(3), "a preset's name, a TOML file or a Scenario, not int"),
     (lambda: board().select(metric="sb"), "leaderboard: no metric 'sb'"),
-    (lambda: board().select(block="elsewhere"), "leaderboard: no task 'elsewhere'"),
     (lambda: rank_board(frame([record()]), compare=["nrm"]), "cannot compare 'nrm'; did you mean 'norm'"),
     (lambda: Store("runs").path("../x"), "must be letters, digits, '_', '-' or '.'"),
     *((lambda t=t: agree(record(), record(), tolerance=t), "tolerance") for t in (NAN, -0.1, 1.5)),

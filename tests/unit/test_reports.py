@@ -214,7 +214,7 @@ def test_each_task_has_a_ranking_of_its_own_and_overall_is_their_mean() -> None:
     values = {("a", "sf"): 0.2, ("a", "foe"): 0.6, ("b", "sf"): 0.9, ("b", "foe"): 0.4}
     made = board(*(record(partition=p, attack=a, sa=v) for (p, a), v in values.items()))
     assert made.blocks == ("overall", "a", "b")
-    overall = made.select(block="overall", metric="sa").sections[0].rows[0]
+    overall = made.select("sa").sections[0].rows[0]
     assert [e.mean for e in overall.cells] == pytest.approx([0.5, 0.55])
     assert overall.worst.mean == pytest.approx((0.2 + 0.4) / 2)
 

@@ -170,7 +170,6 @@ def seeded(defense: str, sa: dict[str, list[float]], **labels: object) -> list[C
 )
 def test_a_page_of_the_benchmark_says_what_is_a_bound_and_how_many_seeds_there_are(found: TableCell, text: str) -> None:
     assert percent(found).replace("\N{NO-BREAK SPACE}", " ") == text
-    assert percent(found, spread=False).replace("\N{NO-BREAK SPACE}", " ") == text.partition(" (")[0]
 
 
 def test_the_table_of_all_attacks_is_shown_where_it_fits() -> None:
