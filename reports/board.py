@@ -52,7 +52,6 @@ class Row:
 
     @property
     def places(self) -> tuple[TableCell, ...]:
-        """The places of the attacks, and the worst case."""
         return (*self.cells, self.worst)
 
 
@@ -71,7 +70,6 @@ class Section:
 
     @property
     def metric_title(self) -> str:
-        """``SA``, ``RA pgd``, or ``RA worst evasion``."""
         return metric_title(self.metric)
 
 
@@ -114,7 +112,6 @@ class Board:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that have tables."""
         return tuple(dict.fromkeys(s.metric for s in self.sections))
 
     @property
@@ -131,12 +128,10 @@ class Board:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows of all tables."""
         return [row for section in self.sections for row in section.rows]
 
     @property
     def places(self) -> list[TableCell]:
-        """The places of all rows."""
         return [place for row in self.rows for place in row.places]
 
     @property
@@ -242,7 +237,6 @@ def slug_of(labels: Sequence[str]) -> str:
 
 
 def metric_title(metric: str) -> str:
-    """A metric as a heading."""
     if metric in (WORST_CLIENT, "ra_worst"):
         return "SA worst client" if metric == WORST_CLIENT else "RA worst evasion"
     return "RA " + metric[3:] if metric.startswith("ra_") else metric.upper()

@@ -43,7 +43,6 @@ class Column:
 
     @property
     def right(self) -> bool:
-        """True if it is a column of numbers."""
         return self.kind in ("rank", "attack", "worst", "cost")
 
 
@@ -103,7 +102,6 @@ def columns(board: Board, section: Section, *, spreads: bool = True, worst_sprea
 
 
 def formatted(place: TableCell, *, spread: bool = True, best: bool = False) -> Formatted:
-    """A place of a table as it is printed."""
     state = place.states[0][0] if place.states else "no effect" if place.idle else ""
     return Formatted(place.text(spread=spread), ",".join(map(note_mark, place.notes)), best, state)
 
@@ -118,7 +116,6 @@ def note_mark(number: int) -> str:
 
 
 def costs(row: Row) -> list[str]:
-    """Seconds per round and peak memory as texts."""
     seconds = row.seconds_per_round
     shown = "–" if seconds is None else f"{seconds:.3f}" if seconds < 10 else f"{seconds:.1f}"
     return [shown, "–" if row.peak_memory is None else f"{row.peak_memory / 2**20:.0f}"]
@@ -154,7 +151,6 @@ def _at_chance(section: Section) -> str:
 
 
 def state_counts(board: Board) -> str:
-    """The number of cells of each status."""
     return ", ".join(f"{n} {status}" for status, n in board.counts.items())
 
 

@@ -72,7 +72,6 @@ class Comparison:
 
 
 def shipped_boards() -> list[Path]:
-    """The files of the boards that come with robustfl."""
     return [Path(str(files("robustfl.boards") / f"{name}.json.gz")) for name in SHIPPED]
 
 

@@ -61,7 +61,6 @@ class Display:
         return tuple(name for name in self.names if name not in methods and name not in columns)
 
     def head(self, name: str) -> str:
-        """The heading of a column."""
         return self.names.get(name, name)
 
 
@@ -99,7 +98,6 @@ def renamed(results: Sequence[CellResult], names: Mapping[str, str]) -> tuple[Ce
 
 
 def renamed_labels(labels: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The labels of a cell with its methods under these names."""
     return {k: _name(v, names) if k in RENAMED and isinstance(v, str) else v for k, v in labels.items()}
 
 

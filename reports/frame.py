@@ -84,7 +84,6 @@ def frame(results: Iterable[CellResult]) -> pd.DataFrame:
 
 
 def appended(table: pd.DataFrame, lines: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
-    """The table with further lines, in its columns."""
     return pd.DataFrame([*table.to_dict("records"), *lines], columns=table.columns) if lines else table
 
 
@@ -150,7 +149,6 @@ def _distinguished(table: pd.DataFrame, records: Sequence[CellResult]) -> pd.Dat
 
 
 def _varying(texts: pd.DataFrame, settings: pd.DataFrame) -> set[str]:
-    """The settings in which cells of equal lines of ``texts`` differ."""
     alike = texts.groupby([*texts.columns], sort=False, dropna=False).ngroup()
     counts = settings.loc[texts.index].groupby(alike).nunique()
     return set(counts.columns[(counts > 1).any()])

@@ -134,7 +134,6 @@ def label_tuples(texts: pd.DataFrame, names: Sequence[str]) -> list[Labels]:
 
 
 def values_of(labels: Mapping[Any, Any], names: Sequence[str]) -> Labels:
-    """The values of these labels as texts."""
     return tuple(text(labels.get(name)) for name in names)
 
 

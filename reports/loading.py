@@ -36,7 +36,6 @@ class BoardStore:
         return self.file.with_name(name_of(self.file) or self.file.name)
 
     def keys(self) -> set[str]:
-        """The keys of all cells."""
         return {record.key for record in self.board.cells}
 
     def read(self, key: str) -> CellResult:
@@ -51,7 +50,6 @@ class BoardStore:
         return Loaded(self.board.cells, ())
 
     def current(self) -> Loaded:
-        """All records, which are of one grid."""
         return self.load()
 
     def description(self) -> dict[str, Any]:
@@ -186,7 +184,6 @@ def telling(names: Sequence[str], found: Iterable[tuple[str, ...]]) -> list[str]
 
 
 def has_labels(labels: Mapping[str, object], where: Mapping[str, str]) -> bool:
-    """True if a cell's labels are as in ``where``."""
     return all(matches(text(labels.get(n)), v) for n, v in where.items())
 
 

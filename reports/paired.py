@@ -42,7 +42,6 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """True if the adjusted p-value is at most the level."""
         return self.adjusted is not None and self.adjusted <= LEVEL
 
 
@@ -54,6 +53,11 @@ class Comparisons:
     results: tuple[Comparison, ...]
     left_out: int
     verdict: str
+
+    @property
+    def claims(self) -> str:
+        """The claims, as a line below the table; empty where there is nothing to compare."""
+        return self.verdict if self.results else ""
 
 
 def compare(section: Section) -> Comparisons:
@@ -88,12 +92,6 @@ def _verdict(results: Sequence[Comparison]) -> str:
     lead = f"{ahead} of them is" if ahead == 1 else f"{ahead} of them are"
     more = f" {lead} ahead on the seeds that both have: each is ranked by its own." if ahead else ""
     return f"{significant} of {len(results)} rows differ significantly from the first ({seeds} seeds).{more}"
-
-
-def words_below(section: Section) -> str:
-    """The claims a table allows, as a line below it; empty where there is nothing to compare."""
-    found = compare(section)
-    return found.verdict if found.results else ""
 
 
 def rank_ranges(section: Section, *, all_pairs: bool = False) -> list[tuple[int, int] | None]:

@@ -358,7 +358,6 @@ def ranked_section(block: str, task: Labels, metric: str, rows: Sequence[Row], a
 
 
 def _ranged(section: Section, *, all_pairs: bool = False) -> Section:
-    """The table whose rows have the ranks they may have."""
     ranges = rank_ranges(section, all_pairs=all_pairs)
     return replace(section, rows=tuple(replace(r, ranks=k) for r, k in zip(section.rows, ranges, strict=True)))
 

@@ -64,7 +64,6 @@ def _groups(axes: Sequence[str], cells: Sequence[Mapping[str, Any]]) -> list[lis
 
 
 def _rows(fields: Sequence[str], cells: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """The distinct combinations of values of these fields, in natural order."""
     return _distinct([[cell.get(f) for f in fields] for cell in cells])
 
 

@@ -83,7 +83,6 @@ class TableCell:
         return NORMAL * math.sqrt(max(self.mean * (1 - self.mean), 0.0) / self.samples)
 
     def count(self, state: str) -> int:
-        """The number of cells with this state."""
         return dict(self.states).get(state, 0)
 
     @property

@@ -20,11 +20,11 @@ from typing import Any
 from robustfl.records import plain
 
 from .board import OVERALL, Board, Row, Section, metric_meaning
-from .columns import COSTS, INTERVALS, Column, Formatted, columns, formatted, printed, remarks, state_counts, title
-from .paired import METHOD, compare, words_below
+from .columns import COSTS, Column, Formatted, columns, formatted, printed, remarks, state_counts, title
+from .paired import METHOD, compare
 from .store import write_atomic
 from .table_cell import CONFIDENCE, MIN_SEEDS, TableCell
-from .terminal import attacks_left_out, by_harm, terminal
+from .terminal import by_harm, left_out, terminal
 
 SCHEMA = 2
 
@@ -47,11 +47,9 @@ class Markup:
         return self.bold.format(text) if cell.best else text
 
     def place(self, place: TableCell) -> str:
-        """A place of a table."""
         return self.cell(formatted(place))
 
     def table(self, board: Board, section: Section) -> tuple[list[str], str, list[list[str]]]:
-        """The headings, the side (``l`` or ``r``) of each column, the lines."""
         return self.of(columns(board, section))
 
     def of(self, found: Sequence[Column]) -> tuple[list[str], str, list[list[str]]]:
@@ -133,7 +131,7 @@ def to_markdown(board: Board) -> str:
     parts = [f"# Leaderboard: {escape(board.scenario)}", escape(board.caption)]
     for section in board.sections:
         parts += [f"## {escape(title(board, section))}", markdown_table(*MARKDOWN.table(board, section))]
-        parts.append(escape(words_below(section)))
+        parts.append(escape(compare(section).claims))
     parts.append(escape(" ".join(board.notes)))
     parts.append("\n".join(f"- <sup>{mark}</sup> {escape(text)}" for mark, text in remarks(board)))
     return "\n\n".join(filter(None, [*parts, f"Cells: {state_counts(board)}."])) + "\n"
@@ -149,10 +147,10 @@ def to_html(board: Board) -> str:
         rows = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in lines)
         parts.append(f"<h4>{escape(title(board, section))}</h4>")
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
-        parts += [f"<p>{escape(claims)}</p>" for claims in [words_below(section)] if claims]
-    parts += [f"<p>{escape(' '.join(board.notes))}</p>"] if board.notes else []
+        parts.append(f"<p>{escape(compare(section).claims)}</p>")
+    parts.append(f"<p>{escape(' '.join(board.notes))}</p>")
     parts += [f"<p><sup>{escape(mark)}</sup> {escape(text)}</p>" for mark, text in remarks(board)]
-    return "\n".join([*parts, f"<p>Cells: {escape(state_counts(board))}.</p>"])
+    return "\n".join([*(part for part in parts if part != "<p></p>"), f"<p>Cells: {escape(state_counts(board))}.</p>"])
 
 
 def to_latex(board: Board) -> str:
@@ -165,7 +163,7 @@ def to_latex(board: Board) -> str:
 
 def _latex_table(board: Board, section: Section, found: Sequence[Column], size: str, words: str, number: int) -> str:
     head, sides, rows = _LATEX.of(found)
-    notes = " ".join(filter(None, [words_below(section), *board.notes, words]))
+    notes = " ".join(filter(None, [compare(section).claims, *board.notes, words]))
     used = {mark for column in found for cell in column.cells for mark in cell.marks.split(",")} | {"!"}
     lines = [
         r"\begin{table*}[t]",
@@ -221,15 +219,11 @@ def _fitting(board: Board) -> tuple[str, list[list[Column]], str]:
     tried = ((size, step) for i, step in enumerate(steps) for size in sizes[2 * (i > 2) : 2 + (i > 1)])
     size, step = next((one for one in tried if fits(*one)), (sizes[-1], steps[-1]))
     gone = ["costs"] * (not step[0] and not {*COSTS}.isdisjoint(chosen))
-    gone += [INTERVALS] * (not step[1] and any(place.spread() for row in board.rows for place in row.cells))
-    missing = [board.attacks[i] for i in sorted({*order} - {*step[2]})]
-    gone += [attacks_left_out(board, missing)] if missing else []
-    words = f"Left out for lack of width: {'; '.join(gone)} (leaderboard.csv)." if gone else ""
-    return size, kept(*step), words
+    words = left_out(board, gone, step[1], [board.attacks[i] for i in sorted({*order} - {*step[2]})])
+    return size, kept(*step), f"{words} (leaderboard.csv)." if words else ""
 
 
 def _letters(found: Sequence[Column]) -> int:
-    """The letters of a line of these columns."""
     return sum(max([len(c.head), *(len(cell.text) + len(cell.marks) for cell in c.cells)]) for c in found)
 
 

@@ -19,7 +19,7 @@ from .board import Board, Row, Section
 from .columns import COSTS, INTERVALS, Formatted, columns, printed, remarks, state_counts, title
 from .figures.layout import wrapped
 from .grouping import NO_ATTACK
-from .paired import words_below
+from .paired import compare
 
 MAX_REMARKS = 20
 HARDEST = "hardest"
@@ -85,7 +85,7 @@ class _Tables:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=_UNLIMITED)
         detail = self._fitting(console, options)
-        claims = [words_below(section) for section in self.board.sections]
+        claims = [compare(section).claims for section in self.board.sections]
         once = len(set(claims)) == 1
         for section, claim in zip(self.board.sections, claims, strict=True):
             yield Text("\n" + title(self.board, section), style="bold")
@@ -121,13 +121,9 @@ class _Tables:
         board = self.board
         chosen = printed(board)
         gone = [cost for cost in reversed(COSTS[detail.costs :]) if cost in chosen]
-        if not detail.spreads and any(e.spread() for r in board.rows for e in r.cells):
-            gone.append(INTERVALS)
         missing = [a for i, a in enumerate(board.attacks) if i not in detail.attacks and a in chosen]
-        gone += [attacks_left_out(board, missing)] if missing else []
-        if not gone:
-            return ""
-        return f"Left out for lack of width: {'; '.join(gone)}.{f' All of it: {self.full}.' if self.full else ''}"
+        words = left_out(board, gone, detail.spreads, missing)
+        return f"{words}.{f' All of it: {self.full}.' if self.full else ''}" if words else ""
 
 
 def _table(board: Board, section: Section, detail: _Detail) -> Table:
@@ -185,12 +181,15 @@ def by_harm(board: Board, rows: Sequence[Row]) -> tuple[int, ...]:
     return tuple(sorted(range(len(board.attacks)), key=harm))
 
 
-def attacks_left_out(board: Board, missing: Sequence[str]) -> str:
-    """The attacks that a table has no room for, in words."""
-    return (
-        f"{len(missing)} of {len(board.attacks)} attacks, the mildest first, which the worst case counts: "
-        f"{', '.join(missing)}"
-    )
+def left_out(board: Board, costs: Sequence[str], spreads: bool, attacks: Sequence[str]) -> str:
+    """The words for what tables have no room for: these costs and attacks, and spreads if they are not there."""
+    gone = [*costs]
+    if not spreads and any(place.spread() for row in board.rows for place in row.cells):
+        gone.append(INTERVALS)
+    if attacks:
+        words = f"{len(attacks)} of {len(board.attacks)} attacks, the mildest first, which the worst case counts"
+        gone.append(f"{words}: {', '.join(attacks)}")
+    return f"Left out for lack of width: {'; '.join(gone)}" if gone else ""
 
 
 def _known(board: Board, row: Row) -> dict[int, float]:

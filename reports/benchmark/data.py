@@ -44,7 +44,6 @@ class Measured:
 
     @property
     def tier(self) -> str:
-        """The name of the tier."""
         return str(self.facts["tier"])
 
     @property
@@ -54,13 +53,11 @@ class Measured:
 
     @property
     def heading(self) -> str:
-        """The tier with what it is about."""
         which = "" if self.number == 1 else f", board {self.number}"
         return f"Tier {self.tier.upper()}{which}: {self.facts['title']}"
 
     @property
     def file(self) -> str:
-        """The name of its file on the site."""
         return f"bench-{self.page}{self.suffix}"
 
     @property
@@ -80,12 +77,10 @@ class Measured:
 
     @property
     def robust_title(self) -> str:
-        """The heading of the robust accuracy under AutoByz."""
         said = metric_title(self.robust).removeprefix("RA ") if self.robust else ""
         return f"RA ({said}) under {TITLE}" if said else f"RA under {TITLE}"
 
     def table(self, metric: str) -> Section:
-        """The first table of a metric."""
         return next(s for s in self.board.sections if s.metric == metric)
 
     @cached_property
@@ -136,7 +131,6 @@ class Measured:
         return row.cells[self.board.attacks.index(TITLE)] if TITLE in self.board.attacks else TableCell()
 
     def clean(self, row: Row) -> TableCell:
-        """The accuracy of a row without attack."""
         return row.cells[self.board.attacks.index(NO_ATTACK)] if NO_ATTACK in self.board.attacks else TableCell()
 
     def base(self, row: Row) -> Row | None:

@@ -236,7 +236,6 @@ def _cite(boards: Sequence[Measured]) -> str:
 
 def _tier_page(it: Measured, reading: str) -> str:
     """Who holds out under AutoByz, at what cost, how sure that is, how it was tuned."""
-    claims = it.compared.verdict if it.compared.results else ""
     return _joined([
         f"# {it.heading}\n\n{escape(it.conditions)}. Protocol version {it.facts['version']}, {TITLE} version "
         f"{it.facts['autobyz']}. {changed_words(it.facts)}[The rules](protocol.md); how [{TITLE}](autobyz.md) was "
@@ -244,7 +243,7 @@ def _tier_page(it: Measured, reading: str) -> str:
         _caveat(it.facts["autobyz"]),
         f"Board: {it.download}. Computed with {_software(it)}.",
         f"## Ranking\n\n{_ranking(it)}",
-        f"{escape(claims)} {escape(it.board.caption)}\n\n{escape(' '.join(it.board.notes))}",
+        f"{escape(it.compared.claims)} {escape(it.board.caption)}\n\n{escape(' '.join(it.board.notes))}",
         "\n".join(f"- <sup>{mark}</sup> {escape(text)}" for mark, text in remarks(it.board)),
         _tasks(it),
         f"## What it says\n\n{reading}" if reading else "",

@@ -71,7 +71,6 @@ class Choice:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """All chosen attacks."""
         return (*self.required, *self.added)
 
 
@@ -99,11 +98,9 @@ class Study:
         return {who: row for who, row in rows.items() if row}
 
     def unattacked(self, who: Contestant) -> float | None:
-        """The accuracy of a contestant that nobody attacks."""
         return self._baseline.get(who)
 
     def worst(self, who: Contestant) -> float:
-        """The zoo's worst case of a contestant."""
         return min(t.sa for t in self.contestants[who].values())
 
     def attained(self, attack: str) -> int:
@@ -322,5 +319,4 @@ def _who(study: Study, who: Sequence[str]) -> str:
 
 
 def _several(study: Study, place: int) -> bool:
-    """True if the contestants differ in this part of what names them."""
     return len({who[place] for who in study.contestants}) > 1

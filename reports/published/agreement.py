@@ -35,11 +35,9 @@ class Agreement:
 
     @property
     def agrees(self) -> bool:
-        """True if the records agree."""
         return self.verdict != "differs"
 
     def words(self) -> str:
-        """The verdict in one line."""
         if self.verdict == "identical":
             return "identical"
         return f"{'within tolerance' if self.verdict == 'within' else 'differs'}: {in_words(self.differences)}"

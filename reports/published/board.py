@@ -145,11 +145,9 @@ class Board:
 
     @property
     def has_curves(self) -> bool:
-        """True if accuracies during training were published."""
         return any(record.curve for record in self.cells)
 
     def records(self) -> list[CellResult]:
-        """The cells; with curves where they were published."""
         return list(self.cells)
 
 

@@ -127,7 +127,6 @@ def _explained(left: Sequence[CellResult], right: Sequence[CellResult]) -> Count
 
 
 def _axes(mine: Collection[CellResult], yours: Collection[CellResult]) -> list[tuple[str, set[str], set[str]]]:
-    """The labels of cells with the values that they have on either side."""
     names = sorted({name for r in (*mine, *yours) for name in r.labels})
     return [(n, {str(r.labels.get(n)) for r in mine}, {str(r.labels.get(n)) for r in yours}) for n in names]
 

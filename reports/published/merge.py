@@ -196,15 +196,15 @@ def _joined(first: Mapping[str, Any], second: Mapping[str, Any], name: str) -> d
 
 def read_sources(paths: Sequence[str | Path], names: Sequence[str] = ()) -> list[Source]:
     """The records of several stores or boards, called by ``names``, or else each by a name that no other has."""
-    if any(unsafe(name) for name in names):
+    if not names:
+        return told_apart([read_source(path) for path in paths], paths)
+    if any(map(unsafe, names)):
         raise UsageError("merge: --source holds control characters")
-    if names and len(names) != len(paths):
+    if len(names) != len(paths):
         raise UsageError(f"merge: {len(names)} names for {len(paths)} sources; give --source once for each, in order")
     if len(set(names)) < len(names):
         raise UsageError(f"merge: --source {names!r}: a name for each, since places are told by it")
-    if names:
-        return [read_source(path, name=name) for path, name in zip(paths, names, strict=True)]
-    return told_apart([read_source(path) for path in paths], paths)
+    return [read_source(path, name=name) for path, name in zip(paths, names, strict=True)]
 
 
 def told_apart(sources: Sequence[Source], paths: Sequence[str | Path]) -> list[Source]:

@@ -34,12 +34,10 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """``fbn/figure3``."""
         return f"{self.paper.name}/{self.item.id}"
 
     @property
     def command(self) -> str:
-        """The command that repeats it."""
         return f"robustfl reproduce {self.name} --scale {self.scale}"
 
     @property

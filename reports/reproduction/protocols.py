@@ -216,7 +216,6 @@ class Item(Part):
         return tuple(s for s in self.statements if s.scale in (None, scale))
 
     def at(self, scale: ScaleName) -> Scale | None:
-        """The runs at a scale, or None."""
         return self.paper if scale == "paper" else self.reduced
 
 
@@ -260,7 +259,6 @@ def paper(name: str) -> Paper:
 
 
 def papers() -> tuple[Paper, ...]:
-    """All papers with their protocols."""
     return tuple(map(paper, packages()))
 
 

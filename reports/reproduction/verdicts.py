@@ -54,7 +54,6 @@ class Evidence:
 
     @property
     def ran(self) -> list[CellResult]:
-        """The record of every cell that has one."""
         return [self.records[cell.key] for cell in self.planned if cell.key in self.records]
 
     @property
@@ -69,7 +68,6 @@ class Evidence:
         return Counter(str(device) for device in devices if device not in (None, "cpu"))
 
     def of(self, selector: Selector) -> list[Planned]:
-        """The cells that a selector names."""
         return [cell for cell in self.planned if matches(cell.labels, selector)]
 
 
@@ -153,7 +151,6 @@ class Side:
 
     @property
     def mean(self) -> float | None:
-        """The mean over seeds."""
         return fmean(self.values.values()) if self.values else None
 
     def common(self, other: Side) -> Side:
@@ -189,7 +186,6 @@ class Finding:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of all cells behind the numbers."""
         return (*self.left.keys, *(self.right.keys if self.right else ()))
 
     @property

@@ -424,7 +424,6 @@ def _facts(records: Sequence[CellResult]) -> list[tuple[str, str]]:
 
 
 def _cell_line(record: CellResult) -> tuple[str, ...]:
-    """Key, condition, attack, seed, status, SA of one record."""
     labels = record.labels
     accuracy = "–" if record.metrics is None else f"{100 * record.metrics.sa:.2f}"
     partition = in_words("partition", text(labels.get("partition")))
