@@ -18,27 +18,23 @@ from .spec import Scenario, is_axis
 
 def facts_of(cell: Cell) -> SimpleNamespace:
     """The settings of a cell, its methods (``m``), its numbers (``s``), and what follows from them, for the rules."""
-    m, s = cell.methods, cell.settings
-    x = SimpleNamespace(m=m, s=s, **{name: getattr(cell, name) for name in Cell.model_fields})
+    m, s, users = cell.methods, cell.settings, cell.adversarial
+    x = SimpleNamespace(m=m, s=s, users=users, **{name: getattr(cell, name) for name in Cell.model_fields})
     x.whole, x.planned = (f"{n} round{'s' if n > 1 else ''}" for n in (s.end, x.rounds))
     x.forges, x.leaves = x.f > 0 and m.attack.forges, x.f > 0 and m.attack.leaves_statistics
     x.no_statistics = x.forges and not m.norm.sends_statistics and m.propagation is None
     x.silent, x.tests_at = m.norm.private >= {Tag.WEIGHT, Tag.AFFINE}, x.branch != "clean"
-    x.branched, users = isinstance(m.norm, BranchedNorm), cell.adversarial
+    x.branched, x.others = isinstance(m.norm, BranchedNorm), x.clients - len(users)
     x.trains, x.selects = bool(users) and m.objective.needs_adversaries, bool(users) and x.select == "validation"
-    x.users, x.others, x.taking_part = users, x.clients - len(users), x.participation * x.clients
     x.nobody = f"{f'with objective = {x.objective!r}' if users else f'at = {x.at!r},'} nobody trains adversarially"
     return x
 
 
 Rule = tuple[str, Callable[[Any], Any], str]
-"""Settings (only those not at their default are reported; none: always), when they change nothing, and the words.
-
-Words are a format of the facts, of what the condition ``found``, and of ``it``, such as ``f = 0 changes nothing``.
-"""
+"""Settings (only those not at their default are reported; none: always), when they change nothing, and the words: a
+format of the facts, of what the condition ``found``, and of ``it``, such as ``f = 0 changes nothing``."""
 ATTACKS: tuple[Rule, ...] = (
-    ("", lambda x: 0 in (x.f, x.s.attackers),
-     "f = {f}: nobody attacks, though the attack is {attack}; give f, such as --set f=3"),
+    ("", lambda x: 0 in (x.f, x.s.attackers), "f = {f}: nobody attacks, though the attack is {attack}; set f, as f=3"),
     ("", lambda x: x.silent, "{attack} reaches nobody: with {norm} clients send nothing"),
     ("", lambda x: x.forges and x.scope == "statistics" and x.m.norm.frozen(0, x.rounds),
      "{attack} has no effect: {norm} sends no statistics in {planned}"),
@@ -50,8 +46,7 @@ ATTACKS: tuple[Rule, ...] = (
 )  # fmt: skip
 FIRST: dict[str, Callable[[Any], int]] = {"fldetector": lambda p: p.window + 2, "flanders": lambda p: 3}
 """The round in which a defense judges clients for the first time."""
-ALTERNATING = ("altermin", "chameleon")
-"""Attacks that do something else from local step to local step."""
+LOCAL = ("altermin", "chameleon")  # attacks that do something else from local step to local step
 SETTINGS: tuple[Rule, ...] = (
     ("target", lambda x: x.scope == "update", "{it}: with scope = 'update' attackers leave statistics alone"),
     ("scope target", lambda x: x.f and not x.forges and x.m.attack.poisons_data,
@@ -79,8 +74,7 @@ SETTINGS: tuple[Rule, ...] = (
      "{it}: {objective} makes adversarial examples of its own"),
     ("train_evasion", lambda x: not x.trains and not x.selects, "{it}: {nobody}"),
     ("propagation", lambda x: not x.trains, "{it}: {nobody}"),
-    ("at", lambda x: x.users and x.byzantine == "any" and not (x.trains or x.selects or x.m.finetune),
-     "{it}: {nobody}"),
+    ("at", lambda x: x.byzantine == "any" and not (x.trains or x.selects or x.m.finetune), "{it}: {nobody}"),
     ("", lambda x: [at for at in x.schedule.milestones if at >= x.rounds],
      "schedule: milestones {found} are never reached in {planned}, nor are the rates after them"),
     ("", lambda x: x.schedule.kind == "cosine" and x.rounds == 1, "schedule: cosine changes no rate in {planned}"),
@@ -96,7 +90,7 @@ SETTINGS: tuple[Rule, ...] = (
      "objective = {objective!r}: its warm-up never ends in {whole}: ST users train on clean inputs only"),
     ("", lambda x: [first for p in x.m.defense.parts if x.s.end < (first := FIRST.get(p.name, lambda _: 0)(p))],
      "defense = {defense!r} in {whole}: nobody is judged before round {found[0]}, so it is the mean"),
-    ("attack", lambda x: x.f and "one_batch" in x.m.algorithm.asks and any(a in x.attack for a in ALTERNATING),
+    ("attack", lambda x: x.f and "one_batch" in x.m.algorithm.asks and any(a in x.attack for a in LOCAL),
      "attack = {attack!r} with {algorithm}: of one local step a round only its first stage is left; parameters of the "
      "others change nothing"),
     ("defense", lambda x: "bucketing(s=1)" in x.defense, "defense = {defense!r}: buckets of one row change nothing"),
@@ -111,9 +105,8 @@ SETTINGS: tuple[Rule, ...] = (
     ("", lambda x: tuple(words for e in x.m.evasions for words in (odd_radius(e), short_way(e)) if words),
      "evasions: {found}"),
     ("", lambda x: odd_radius(x.m.train_evasion), "train_evasion: {found}"),  # its way may well be a short one
-    ("precision", lambda x: x.precision == "tf32" and x.dtype != "float32",
-     "{it}: it shortens products of float32, and dtype = {dtype!r}"),
-    ("", lambda x: abs(x.taking_part - x.s.participants) > 1e-6 and x.taking_part,
+    ("precision", lambda x: x.precision == "tf32" and x.dtype != "float32", "{it}: dtype = {dtype!r}, not float32"),
+    ("", lambda x: abs(x.participation * x.clients - x.s.participants) > 1e-6 and x.participation * x.clients,
      "participation = {participation:g} of {clients} clients is {found:g}; {s.participants} take part"),
     ("", lambda x: x.tail > x.s.end, "tail = {tail} is more than {whole}: the mean is over all of them"),
 )  # fmt: skip
@@ -146,10 +139,8 @@ def cell_warnings(cells: Iterable[Cell], rules: tuple[Rule, ...] = SETTINGS) -> 
     attacks = Counter(reason for reason, _ in told if reason is not None)
     settings = Counter(words for _, several in told for words in several)
     counted = {words: f"{words} ({n} cell{'s' if n > 1 else ''})" for words, n in (attacks + settings).items()}
-    return [
-        *(f"{counted[words]}; boards ignore them unless they give the lowest accuracy" for words in attacks),
-        *(counted[w] for w in settings),
-    ]
+    ignored = [f"{counted[words]}; boards ignore them unless they give the lowest accuracy" for words in attacks]
+    return [*ignored, *(counted[words] for words in settings)]
 
 
 def scenario_warnings(scenario: Scenario, cells: Iterable[Cell]) -> list[str]:

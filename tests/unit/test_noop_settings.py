@@ -153,7 +153,7 @@ TOLD: list[tuple[dict[str, Any], str | None]] = [
     (LOOKED_AT | {"evaluate_every": 2}, None),
     (LOOKED_AT | {"evaluate_every": 5}, "evaluate_ra = true changes nothing: of 5 rounds only the last is evaluated"),
     ({"precision": "tf32"}, None),
-    ({"precision": "tf32", "dtype": "float64"}, "it shortens products of float32, and dtype = 'float64'"),
+    ({"precision": "tf32", "dtype": "float64"}, "dtype = 'float64', not float32"),
     ({"norm": "fixbn(switch=0)"}, "freezes the statistics before the first round: mean 0 and variance 1, or a file's"),
     ({"norm": "fixbn(switch=0.95)", "rounds": 10}, None),
     ({"norm": "fixbn(switch=1)", "rounds": 10}, "its switch is never reached in 10 rounds, so it is naive-bn"),
