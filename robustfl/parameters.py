@@ -102,7 +102,8 @@ def check(method: Any) -> None:
 
 
 def _coerce(owner: str, field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    options = typing.get_args(hint) if union else (hint,)
     if value is None and type(None) in options:
         return None
     for option in options:
@@ -127,10 +128,6 @@ def _in_words(option: Any) -> str:
     if typing.get_origin(option) is typing.Literal:
         return " or ".join(repr(value) for value in typing.get_args(option))
     return str(_WORDS.get(option, getattr(option, "__name__", option)))
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
 def _as(option: Any, value: Any) -> tuple[bool, Any]:

@@ -35,11 +35,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def _spelt(value: object) -> object:
-    return float(value) if isinstance(value, str) and value in ("nan", "inf", "-inf") else value
-
-
-Real = Annotated[float, BeforeValidator(_spelt)]
+Real = Annotated[float, BeforeValidator(lambda v: float(v) if v in ("nan", "inf", "-inf") else v)]
 """A number, in files also the words that ``plain`` writes for those that JSON lacks."""
 
 

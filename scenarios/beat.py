@@ -64,19 +64,13 @@ def challenge(
         if attack == "none" or named(attack) is not None:
             raise UsageError(f"--attack {attack}: a row is beaten by one attack, registered or of a --plugin")
         wanted.append(canonical_method("attack", attack))
-    settings = chosen_settings(facts, contestant)
+    settings = configurations(contestant, rules)[facts["contestants"][contestant.name]["chosen"]]
     here = {(r.labels["attack"], r.labels["scope"]) for r in records_of(board, settings)}
     for attack in wanted:
         if (attack, scope) in here:
             raise UsageError(f"--attack {attack} with scope = {scope}: the row has been measured under it")
     seeds = more_seeds(tier, facts["changed"], scenario) if contestant.name in facts.get("near", ()) else ()
     return contestant, attacked_row(scenario, settings, wanted, scope, seeds)
-
-
-def chosen_settings(facts: Mapping[str, Any], contestant: Contestant) -> dict[str, Any]:
-    """The configuration that a contestant's search chose."""
-    chosen: int = facts["contestants"][contestant.name]["chosen"]
-    return configurations(contestant, protocol_of(facts["version"]))[chosen]
 
 
 def records_of(board: Board, settings: Mapping[str, Any]) -> list[CellResult]:

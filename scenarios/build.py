@@ -157,7 +157,9 @@ def split_data(cell: Cell, m: Methods, parts: list[Arrays], *, tests: bool = Tru
     if cell.domains:
         _check_alike(cell, parts)
     classes, images = parts[0].classes, sum(len(part.train_y) for part in parts)
-    _check_targets(m, classes)
+    for evasion in (*m.evasions, m.train_evasion):
+        if isinstance(target := getattr(evasion, "target", None), int) and target >= classes:
+            raise Refused(f"{describe(evasion)}: target={target} of {classes} classes; the last one is {classes - 1}")
     if cell.owners > images:  # before memory is taken for each
         raise Refused(f"clients={cell.clients} are more than the {images} training images")
     split = _domain_split(cell, m, parts) if cell.domains else _partition(cell, m, parts[0])
@@ -302,14 +304,6 @@ def _joined(domains: list[Arrays]) -> Arrays:
     names = ("train_x", "train_y", "test_x", "test_y")
     arrays = {name: np.concatenate([getattr(domain, name) for domain in domains]) for name in names}
     return Arrays(**arrays, classes=domains[0].classes, fingerprint="+".join(d.fingerprint for d in domains))
-
-
-def _check_targets(m: Methods, classes: int) -> None:
-    """Raise ``Refused`` for evasion attacks that aim at a class that there is not."""
-    for evasion in (*m.evasions, m.train_evasion):
-        target = getattr(evasion, "target", None)
-        if isinstance(target, int) and target >= classes:
-            raise Refused(f"{describe(evasion)}: target={target} of {classes} classes; the last one is {classes - 1}")
 
 
 # --- the model -------------------------------------------------------------------------------------------------------

@@ -105,10 +105,6 @@ def connected(address: str) -> Iterator[Any]:
         client.close(timeout=2)  # type: ignore[no-untyped-call]
 
 
-def _differs(worker: str, package: str, theirs: str, mine: str) -> str:
-    return f"worker {worker} has {package} {theirs}, this side has {mine}; install the same on both and restart workers"
-
-
 def run_remotely(client: Any, work: Sequence[RemoteCell], note: Callable[[str], None]) -> Iterator[CellResult]:
     """The records of all cells as they come in; a cell that kills its workers again and again comes back as failed.
 
@@ -128,14 +124,6 @@ def run_remotely(client: Any, work: Sequence[RemoteCell], note: Callable[[str], 
     finally:
         if client.status == "running":
             client.cancel(futures, force=True)
-
-
-def _lost(client: Any) -> ClusterError:
-    address = client.scheduler.address if client.scheduler else "this address"
-    return ClusterError(
-        f"the scheduler at {address} is gone; start it and its workers again: finished cells are kept, and "
-        "the same command does the rest"
-    )
 
 
 def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
@@ -160,7 +148,11 @@ def _outcome(client: Any, future: Any, item: RemoteCell) -> CellResult:
         if isinstance(result, RobustflError):
             raise result
         return CellResult.model_validate_json(result)
-    raise _lost(client)
+    address = client.scheduler.address if client.scheduler else "this address"
+    raise ClusterError(
+        f"the scheduler at {address} is gone; start it and its workers again: finished cells are kept, and the same "
+        "command does the rest"
+    )
 
 
 # --- on a worker -----------------------------------------------------------------------------------------------------
@@ -197,7 +189,8 @@ def _run(name: str, item: RemoteCell) -> str | RobustflError:
     try:
         for package, theirs in software().items():
             if theirs != item.software[package]:
-                raise ClusterError(_differs(name, package, theirs, item.software[package]))
+                raise ClusterError(f"worker {name} has {package} {theirs}, this side has {item.software[package]}; "
+                                   "install the same on both and restart workers")  # fmt: skip
         load_plugins()
         with scratch("plugins") as folder:
             for number, (file, content) in enumerate(item.plugins):

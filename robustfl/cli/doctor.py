@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -47,7 +46,7 @@ def doctor(*, root: str | None, fetch: tuple[str, ...], form: str) -> int:
         "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "c_compiler": shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"),
         "data_root": str(place),
-        "data_root_writable": _writable(place),
+        "data_root_writable": os.access(next(p for p in (place, *place.parents) if p.exists()), os.W_OK),
         "datasets": {},
     }
     for entry in entries("dataset"):
@@ -87,8 +86,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _writable(root: Path) -> bool:
-    there = next((p for p in (root, *root.parents) if p.exists()), root)
-    return os.access(there, os.W_OK)
