@@ -6,10 +6,10 @@ from robustfl.data.domains import DirichletSizes, UserSlice, domain_split, equal
 from robustfl.data.embedded import Digits, DigitsDomain
 from robustfl.data.fedbn import DigitsFedBN, DomainNet, OfficeCaltech
 from robustfl.data.hf import HuggingFace
-from robustfl.data.imagefolder import ImageFolder
 from robustfl.data.normalize import Normalize, channel_statistics
 from robustfl.data.npz import Npz
 from robustfl.data.partitions import Dirichlet, Gamma, Iid, KClasses, Natural, label_counts, train_validation
+from robustfl.data.pictures import ImageFolder
 from robustfl.data.public import Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Svhn, Usps
 from robustfl.data.resident import Augment, Batches, Resident
 from robustfl.data.resized import Resized

@@ -128,18 +128,28 @@ def data_doubts(arrays: Arrays) -> list[str]:
 
     Pixels that are all near 0, classes without (training, test) images, test images that are trained on.
     """
-    again = repeated_images(arrays)
-    repeated = f"{again} of {len(arrays.test_y)} test images are training images, too"
-    repeated = repeated if again > _REPEATED * len(arrays.test_y) else ""
-    found = [dark_images(arrays), absent_classes(arrays), unseen_classes(arrays), untested_classes(arrays), repeated]
-    return [words for words in found if words]
-
-
-def dark_images(arrays: Arrays) -> str:
-    """A warning if training or test images use hardly any of the range from 0 to 1; "" otherwise."""
+    trained, tested = (np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
+    absent, unseen = np.flatnonzero(trained + tested == 0), np.flatnonzero((trained == 0) & (tested > 0))
+    # A random part of the images would hold some of these.
+    untested = np.flatnonzero((tested == 0) & (trained * len(arrays.test_y) >= SURELY * len(arrays.train_y)))
     parts = {"training": arrays.train_x, "test": arrays.test_x}
-    told = (dark(what, float(x.max()) / (255 if x.dtype == np.uint8 else 1)) for what, x in parts.items())
-    return next(filter(None, told), "")
+    doubts = [dark(what, float(x.max()) / (255 if x.dtype == np.uint8 else 1)) for what, x in parts.items()]
+    doubts = list(filter(None, doubts))[:1]
+    if len(absent):
+        doubts.append(
+            f"labels are not consecutive: no image has {_named(absent)} of 0 … {arrays.classes - 1}, and the model "
+            f"learns {arrays.classes} classes; renumber the labels from 0, as "
+            "np.unique(labels, return_inverse=True)[1] does, or take more images"
+        )
+    if len(unseen):
+        count = int(tested[unseen].sum())
+        doubts.append(f"no training image of {_named(unseen)}, of which there are {count} test images")
+    if len(untested):
+        count = int(trained[untested].sum())
+        doubts.append(f"no test image of {_named(untested)}, of which there are {count} training images")
+    if (again := repeated_images(arrays)) > _REPEATED * len(arrays.test_y):
+        doubts.append(f"{again} of {len(arrays.test_y)} test images are training images, too")
+    return doubts
 
 
 def dark(what: str, brightest: float) -> str:
@@ -150,37 +160,6 @@ def dark(what: str, brightest: float) -> str:
         f"no pixel of a {what} image is above {brightest:.2g}, where 1 is white: almost black, and radii such as eps "
         "are measured in [0, 1]; give bytes that reach 255, or floats that reach 1"
     )
-
-
-def absent_classes(arrays: Arrays) -> str:
-    """A warning if no image at all is of some class, as of labels with gaps or from 1 on; "" otherwise."""
-    counts = sum(np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
-    absent = np.flatnonzero(counts == 0)
-    if not len(absent):
-        return ""
-    return (
-        f"labels are not consecutive: no image has {_named(absent)} of 0 … {arrays.classes - 1}, and the model learns "
-        f"{arrays.classes} classes; renumber the labels from 0, as np.unique(labels, return_inverse=True)[1] does, or "
-        "take more images"
-    )
-
-
-def unseen_classes(arrays: Arrays) -> str:
-    """A warning if nobody can train on some class; "" otherwise."""
-    trained, tested = (np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
-    missing = np.flatnonzero((trained == 0) & (tested > 0))
-    if not len(missing):
-        return ""
-    return f"no training image of {_named(missing)}, of which there are {int(tested[missing].sum())} test images"
-
-
-def untested_classes(arrays: Arrays) -> str:
-    """A warning if no test image is of some class, where a random part of the images would hold some; "" otherwise."""
-    trained, tested = (np.bincount(y, minlength=arrays.classes) for y in (arrays.train_y, arrays.test_y))
-    missing = np.flatnonzero((tested == 0) & (trained * len(arrays.test_y) >= SURELY * len(arrays.train_y)))
-    if not len(missing):
-        return ""
-    return f"no test image of {_named(missing)}, of which there are {int(trained[missing].sum())} training images"
 
 
 def _named(classes: Array) -> str:

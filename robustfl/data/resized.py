@@ -77,12 +77,8 @@ class Resized(StoredDataset):
         def decode() -> Arrays:
             arrays = inner.load(root, download=download)
             where, sides = f"resized: {self.dataset}", {"size": self.size, "channels": self.channels}
-            raw = {name: fitted(where, getattr(arrays, name), **sides) for name in ("train_x", "test_x")}
-            raw |= {
-                name: part
-                for name in (*NAMES, *CLIENTS)
-                if (part := getattr(arrays, name)) is not None and name not in raw
-            }
+            raw = {name: part for name in (*NAMES, *CLIENTS) if (part := getattr(arrays, name)) is not None}
+            raw |= {name: fitted(where, raw[name], **sides) for name in ("train_x", "test_x")}
             return checked_arrays(where, raw, classes=arrays.classes)
 
         return Source(hashlib.sha256(stamp.encode()).hexdigest(), decode)

@@ -2,14 +2,15 @@
 
 from robustfl.evaluation.accuracy import (
     Accuracy,
+    Forgetting,
     evaluation_batch,
+    forgetting,
     limit_doubt,
     mean_over_users,
     robust_accuracy,
     standard_accuracy,
 )
 from robustfl.evaluation.costs import ProductCounter, Traffic, macs_per_epoch, traffic
-from robustfl.evaluation.forgetting import Forgetting, forgetting
 
 __all__ = [
     "Accuracy", "Forgetting", "ProductCounter", "Traffic", "evaluation_batch", "forgetting",

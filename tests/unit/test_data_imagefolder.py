@@ -10,7 +10,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder as TorchvisionFolder
 
 from robustfl.data import dataset_from_spec
-from robustfl.data.imagefolder import ENDINGS, ImageFolder
+from robustfl.data.pictures import ENDINGS, ImageFolder
 from robustfl.errors import DataMissing, UsageError
 from robustfl.scenarios import Cell
 from robustfl.scenarios.build import build
@@ -74,7 +74,7 @@ def test_a_changed_image_is_read_anew_and_equal_ones_are_not(place, monkeypatch)
     first = load(place)
     draw(place / "train/cat/0.png", 7)
     assert load(place).fingerprint != first.fingerprint
-    monkeypatch.setattr("robustfl.data.imagefolder.arrays_of", None)
+    monkeypatch.setattr("robustfl.data.pictures.arrays_of", None)
     assert isinstance(load(place).train_x, np.memmap)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from robustfl.engine import train
-from robustfl.evaluation.forgetting import forgetting
+from robustfl.evaluation.accuracy import forgetting
 from robustfl.randomness import numpy_stream, stream
 from robustfl.records import CellResult
 from robustfl.scenarios import run_cell
