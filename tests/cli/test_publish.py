@@ -442,50 +442,34 @@ def broken_store(kind: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("kind", "code", "words"),
-    [
-        ("nowhere", 2, "no folder 'nowhere'; stores nearby: "),
-        ("no-store", 2, "holds no results"),
-        ("empty", 2, "no finished cell yet"),
-        ("all-corrupt", 1, "none of 1 files is a record"),
-        ("one-seed", 0, "One seed, without interval"),
-        ("mixed", 1, "schema 99; this robustfl reads 1"),
-        ("corrupt", 1, "truncated or corrupt"),
-        ("refused", 0, "No cell has finished"),
-    ],
-)
-def test_report_of_a_troubled_store_is_a_message_or_a_marked_row(cli: Any, kind: str, code: int, words: str) -> None:
+@pytest.mark.parametrize(("kind", "code", "words", "others"), [
+    ("nowhere", 2, "no folder 'nowhere'; stores nearby: ", (2, 2, 2)),
+    ("no-store", 2, "holds no results", (2, 2, 2)),
+    ("empty", 2, "no finished cell yet", (2, 0, 1)),
+    ("all-corrupt", 1, "none of 1 files is a record", (1, 1, 1)),
+    ("one-seed", 0, "One seed, without interval", (0, 0, 1)),
+    ("mixed", 1, "schema 99; this robustfl reads 1", (0, 1, 1)),
+    ("corrupt", 1, "truncated or corrupt", (0, 1, 1)),
+    ("refused", 0, "No cell has finished", (0, 1, 1)),
+])  # fmt: skip
+def test_commands_say_what_is_the_trouble_with_a_store_and_never_end_in_a_traceback(
+    cli: Any, kind: str, code: int, words: str, others: tuple[int, int, int]
+) -> None:
+    """The report has a message or a marked row; plot, merge and diff say what they do not count."""
     folder = broken_store(kind)
     found, said = cli("report", folder, "--figures", "--site", "site", "--board", "published.json", "--out", "out")
     assert (found, words in said) == (code, True), said
     assert Path("published.json").exists() == Path("site/index.html").exists() == (code == 0)
+    told = [
+        cli("plot", "heatmap", folder, "--save", "x.png"), cli("merge", "mine", folder, "--out", "o"),
+        cli("diff", "mine", folder),
+    ]  # fmt: skip
+    assert tuple(code for code, _ in told) == others, told
     if kind in ("mixed", "corrupt"):
         assert "no board is written without what cannot be read: " in said
         found, said = cli("report", folder, "--no-figures", "--out", "out")
         assert (found, words in said) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("kind", "codes"),
-    [
-        ("nowhere", (2, 2, 2)), ("no-store", (2, 2, 2)), ("empty", (2, 0, 1)), ("all-corrupt", (1, 1, 1)),
-        ("one-seed", (0, 0, 1)), ("mixed", (0, 1, 1)), ("corrupt", (0, 1, 1)), ("refused", (0, 1, 1)),
-    ],
-)  # fmt: skip
-def test_plot_merge_and_diff_of_a_troubled_store_never_end_in_a_traceback(
-    cli: Any, kind: str, codes: tuple[int, int, int]
-) -> None:
-    folder = broken_store(kind)
-    commands = (
-        ["plot", "heatmap", folder, "--save", "x.png"],
-        ["merge", "mine", folder, "--out", "o"],
-        ["diff", "mine", folder],
-    )
-    found = [cli(*command) for command in commands]
-    assert tuple(code for code, _ in found) == codes, found
-    if kind in ("mixed", "corrupt"):
-        assert all("not counted" in said for _, said in found)
+        assert all("not counted" in said for _, said in told)
 
 
 def test_two_stores_without_a_finished_cell_do_not_merge(cli: Any) -> None:

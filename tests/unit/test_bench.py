@@ -327,14 +327,11 @@ def test_an_attack_within_a_point_attains_the_worst_case() -> None:
 
 
 def test_refused_attacks_and_those_without_effect_do_not_count_and_divergence_is_zero() -> None:
-    def made(attack: str, sa: float = 0.5, **more: Any) -> Any:
-        return record(attack=attack, sa=sa, **more)
-
-    idle = made("zero", 0.0)
-    idle = idle.model_copy(update={"certificates": {**idle.certificates, "no_effect": True}})
-    found = study_of(
-        [made("none", 0.9), made("alie"), made("sf", status="refused"), made("foe", status="diverged"), idle]
-    )
+    ran: list[tuple[str, float, dict[str, Any]]] = [
+        ("none", 0.9, {}), ("alie", 0.5, {}), ("sf", 0.5, {"status": "refused"}),
+        ("foe", 0.5, {"status": "diverged"}), ("zero", 0.0, {"certificates": {"no_effect": True}}),
+    ]  # fmt: skip
+    found = study_of([record(attack=attack, sa=sa, **more) for attack, sa, more in ran])
     ((who, row),) = found.contestants.items()
     assert {a: t.sa for a, t in row.items()} == {"alie": 0.5, "foe": 0.0}
     assert found.unattacked(who) == 0.9
@@ -353,14 +350,10 @@ def test_an_attack_below_all_others_counts_whatever_moved_the_mean() -> None:
 
 def test_a_limited_choice_takes_what_is_missed_most_until_nothing_is() -> None:
     """One attack is 30 points from the worst case of the first contestant, the other 5 from that of the second."""
-    rows = {
-        ("digits", rule, "gn", "iid", "2", "0"): [Tried(a, "done", sa) for a, sa in zip("abcd", found, strict=True)]
-        for rule, found in (("mean", (0.5, 0.2, 0.5, 0.6)), ("median", (0.5, 0.5, 0.45, 0.7)))
-    }
-    study = Study(rows, {})
-    assert study.choose({"a": ("mean",)}, 2).members == ("a", "b")
-    assert study.choose({"a": ("mean",)}, 9).members == ("a", "b", "c")
-    (missed,) = study.choose({"a": ("mean",)}, 2).missed
+    found = study(mean={"a": 0.5, "b": 0.2, "c": 0.5, "d": 0.6}, median={"a": 0.5, "b": 0.5, "c": 0.45, "d": 0.7})
+    assert found.choose({"a": ("mean",)}, 2).members == ("a", "b")
+    assert found.choose({"a": ("mean",)}, 9).members == ("a", "b", "c")
+    (missed,) = found.choose({"a": ("mean",)}, 2).missed
     assert missed[1] == pytest.approx(0.05)
 
 
@@ -374,10 +367,8 @@ def test_tasks_that_advance_together_do_so_in_the_final_cells_and_the_tuning_has
     final = final_scenario(scenario, {chosen[0].name: Search(chosen[0], "none", tried)})
     cells = expand(final)
     assert {(c.f, c.partition) for c in cells} == {
-        (2, "gamma(gamma=0.5)"),
-        (3, "gamma(gamma=0.5)"),
-        (1, "gamma(gamma=0)"),
-    }
+        (2, "gamma(gamma=0.5)"), (3, "gamma(gamma=0.5)"), (1, "gamma(gamma=0)"),
+    }  # fmt: skip
     assert len(cells) == 3 * 8 * (1 + len(latest().members))
 
 

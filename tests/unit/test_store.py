@@ -208,18 +208,15 @@ def test_writers_of_one_cell_never_tear_it(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "cells") == [f"{key}.json"]
 
 
-def test_a_wrong_path_names_the_stores_nearby(tmp_path: Path) -> None:
+def test_a_wrong_path_names_the_stores_nearby_or_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="robustfl grid"):
+        open_store(tmp_path)
     stored(tmp_path / "runs" / "quickstart", [record()])
     for path in (tmp_path / "runs", tmp_path / "runs" / "quikstart", tmp_path):
         with pytest.raises(UsageError, match=r"stores nearby: .*quickstart"):
             open_store(path)
     assert open_store(tmp_path / "runs" / "quickstart" / "cells").folder == tmp_path / "runs" / "quickstart"
     assert len(load(tmp_path / "runs" / "quickstart").results) == 1
-
-
-def test_an_empty_folder_says_how_to_make_a_store(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="robustfl grid"):
-        open_store(tmp_path)
 
 
 def test_files_of_an_earlier_report_go_and_those_of_others_stay(tmp_path: Path) -> None:

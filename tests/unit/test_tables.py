@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from fake_store import board, place, record, stored
 from rich.console import Console
-from rich.measure import Measurement
 
 from robustfl.cli.verify import _tail
 from robustfl.errors import UsageError
@@ -30,7 +29,7 @@ from robustfl.reports.paired import compare
 from robustfl.reports.site.pages import Notes, ranking, value
 from robustfl.reports.table_cell import TableCell
 from robustfl.reports.tables import to_csv, to_json, to_latex, to_markdown, to_text
-from robustfl.reports.terminal import _details, _table, by_harm, terminal
+from robustfl.reports.terminal import by_harm, terminal
 from robustfl.reports.writing import publish_store
 from robustfl.scenarios.verify import Check, Verification
 
@@ -183,12 +182,6 @@ def test_the_table_of_all_attacks_is_shown_where_it_fits() -> None:
     fitting = [width for width in range(60, 160, 2) if "of 8 attacks" not in " ".join(printed(made, width).split())]
     assert fitting == list(range(fitting[0], 160, 2))
     assert "hardest" not in heading(printed(made, fitting[0]))
-    # so wide is the narrowest table with all of them
-    order = by_harm(made, made.rows)
-    narrowest = [d for d in _details(order, 1) if len(d.attacks) == 8][-1]
-    screen = Console(file=io.StringIO(), width=500)
-    wide = Measurement.get(screen, screen.options, _table(made, made.sections[0], narrowest)).maximum
-    assert fitting[0] - 2 < wide <= fitting[0]
 
 
 def test_json_tells_adjusted_p_values_bounds_and_csv_the_seeds_there_are() -> None:
