@@ -109,18 +109,12 @@ def half_width(variance: float, n: int, prior: Prior | None, confidence: float) 
     return float(stdtrit(dof, (1 + confidence) / 2)) * math.sqrt(moderated / n)
 
 
-def pair_p_values(tables: Array, samples: int | None) -> tuple[Array, Array]:
-    """Two-sided p-values ``[r r]`` of all pairs of rows, 1 of a row with itself, and by how many seeds they are paired.
-
-    For the arguments see ``p_values``.
-    """
-    rows = len(tables)
-    p, counts = np.ones((rows, rows)), np.zeros((rows, rows))
-    first, second = np.triu_indices(rows, 1)
-    found, n = p_values(tables, samples, first, second)
-    p[first, second] = p[second, first] = found
-    counts[first, second] = counts[second, first] = n
-    return p, counts
+def pair_p_values(tables: Array, samples: int | None) -> Array:
+    """Two-sided p-values ``[r r]`` of all pairs of rows, 1 of a row with itself; for the arguments see ``p_values``."""
+    p = np.ones((len(tables), len(tables)))
+    first, second = np.triu_indices(len(tables), 1)
+    p[first, second] = p[second, first] = p_values(tables, samples, first, second)[0]
+    return p
 
 
 def p_values(tables: Array, samples: int | None, first: Places, second: Places) -> tuple[Array, Array]:

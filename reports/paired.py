@@ -112,7 +112,7 @@ def rank_ranges(section: Section, *, all_pairs: bool = False) -> list[tuple[int,
         for i, rank in own.items():
             ranges[i] = (rank, rank) if i in apart else first
         return ranges
-    p, _ = pair_p_values(table, samples)
+    p = pair_p_values(table, samples)
     upper = np.triu_indices(count, 1)
     p[upper] = p.T[upper] = holm(p[upper])
     difference = _differences(table[:, None] - table)
