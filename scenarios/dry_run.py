@@ -25,12 +25,13 @@ from robustfl.torch_settings import standard_settings
 
 from .build import Built, Split, build, check_sizes, skeleton, split_data
 from .cell import Cell, of_each
-from .expand import expand, fingerprints, labels, refusal, resolve
+from .expand import expand, fingerprints, labels, resolve
 from .memory import message_bytes
 from .methods import method
 from .noop_settings import scenario_warnings
 from .plan import ResolvedCell
 from .progress import duration
+from .refusals import refusal
 from .run_options import RunOptions, unheard
 from .spec import Scenario
 

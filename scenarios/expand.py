@@ -8,11 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from robustfl.autobyz import NAME, Ensemble, named
-from robustfl.contracts import Aggregator, BranchedNorm, LockstepNorm, OneMachineNorm, Tag
-from robustfl.contracts.norm import mixes_examples
+from robustfl.contracts import Aggregator
 from robustfl.data import data_root
 from robustfl.errors import UsageError
 from robustfl.records import KEY_VERSION, LATER, digest, labels_of
@@ -20,7 +17,7 @@ from robustfl.registry import KINDS, load_file, lookup, reread_session
 from robustfl.specs import parse
 
 from .cell import LISTS, Cell, canonical_users, setting
-from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, Methods, canonical_method, canonical_methods, identified
+from .methods import LISTED, METHODS, PIPELINES, SAME, TEXTS, canonical_method, canonical_methods, identified
 from .spec import Scenario, is_axis, specs_of, tables_of
 
 ENGINE_VERSION = 1
@@ -244,204 +241,6 @@ def _members(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]
     scope = settings.get("scope", SCOPE)
     for attack, channel in ensemble.by_cell(scope):
         yield {**settings, "attack": attack, "scope": channel}, ensemble.spec
-
-
-# --- what can be said before any data is loaded ----------------------------------------------------------------------
-
-
-def refusal(cell: Cell) -> str | None:
-    """Why the cell makes no sense, or None."""
-    methods = cell.methods
-    return next((reason for check in _CHECKS if (reason := check(cell, methods)) is not None), None)
-
-
-def _numbers_refusal(cell: Cell, m: Methods) -> str | None:
-    del m
-    if cell.precision == "bf16" and cell.dtype != "float32":
-        return f"precision='bf16' shortens float32, not dtype={cell.dtype!r}; use dtype='float32' or precision='full'"
-    if 2 * cell.f >= cell.clients and cell.f > 0:
-        return f"f={cell.f} of {cell.clients} clients: fewer than half may be Byzantine (f ≤ {(cell.clients - 1) // 2})"
-    return None
-
-
-def _finetuning_refusal(cell: Cell, m: Methods) -> str | None:
-    tuning, at = m.finetune, len(cell.adversarial)
-    if tuning is None:
-        return None
-    what = f"finetune={cell.finetune!r}"
-    if tuning.rounds >= cell.rounds:
-        return f"{what} leaves AT users no round of rounds={cell.rounds}; at most {cell.rounds - 1} can be the others'"
-    if not 0 < at < cell.clients:
-        return f"{what} needs AT users and ST users; at={cell.at!r} makes {at} of {cell.clients} clients AT users"
-    if cell.f or cell.participation < 1:
-        return f"{what} is defined without Byzantine clients and with full participation (f=0, participation=1)"
-    if "one_batch" in m.algorithm.asks:
-        return f"{what} needs an algorithm with local steps, not {cell.algorithm}"
-    carried = bool(m.algorithm.remembers) or bool(m.algorithm.server_state(torch.zeros(1)))
-    carried = carried or bool(getattr(m.algorithm, "weight_decay", 0))
-    if tuning.frozen and carried:
-        return (
-            f"{what}: the weight decay, or what {cell.algorithm} carries from round to round, would move frozen layers"
-            "; use frozen=0 or plain local steps"
-        )
-    return None
-
-
-def _present(cell: Cell) -> int:
-    """The fewest clients of a round."""
-    if cell.finetune == "none":
-        return cell.participants
-    return min(len(cell.adversarial), cell.clients - len(cell.adversarial))
-
-
-def _examples_refusal(cell: Cell, m: Methods) -> str | None:
-    if "examples" not in m.algorithm.asks:
-        return None
-    own = f"{m.algorithm.name} clips the gradient of every example"
-    if mixes_examples(m.norm.layer(16)):
-        return (
-            f"{own}, and with norm={cell.norm} it depends on the others of its batch; use a norm without batch "
-            "statistics, such as none, gn, ln or fedwon"
-        )
-    if not m.objective.plain:
-        return f"{own}, which objective={cell.objective} does not give one by one; use ce or wsm"
-    return None
-
-
-def _own_loss_refusal(cell: Cell, m: Methods) -> str | None:
-    if not (cell.f and m.attack.trains):
-        return None
-    if isinstance(m.norm, LockstepNorm):
-        return f"{cell.attack} follows a loss of its own, and with {cell.norm} all clients take the first step together"
-    return None
-
-
-def _defense_refusal(cell: Cell, m: Methods) -> str | None:
-    here = "this cell has" if cell.participants == cell.clients else f"of {cell.clients} clients a round has"
-    reason = m.defense.refusal(_present(cell), cell.f_declared, here=here)
-    if reason is None and m.defense.aggregator.needs_reference and not cell.server_samples:
-        return f"{cell.defense} compares with an update of the server's own; give it data with 'server_samples'"
-    if reason is None and m.defense.aggregator.sees_representations and not cell.server_samples:
-        return f"{cell.defense} compares what models make of the server's images; give it some with 'server_samples'"
-    if reason is None and m.defense.aggregator.weighted and not m.algorithm.weighted:
-        why = f"all clients weigh alike with {cell.algorithm}; leave it out, or use local steps and weighting=samples"
-        return f"{cell.defense}: weighted=True changes nothing: {why}"
-    return reason
-
-
-def _norm_refusal(cell: Cell, m: Methods) -> str | None:
-    norm, forges = m.norm, cell.f > 0 and m.attack.forges
-    active = forges or (cell.f > 0 and m.attack.poisons_data)
-    together = m.objective.plain and "one_batch" in m.algorithm.asks
-    if isinstance(norm, OneMachineNorm) and (active or _present(cell) < cell.clients or not together):
-        return (
-            f"{cell.norm} is one machine on all data: it needs full participation, one plain batch a round, no attack"
-        )
-    no_statistics = not norm.sends_statistics and m.propagation is None
-    if forges and cell.scope == "statistics" and no_statistics:
-        return f"{cell.norm} sends no statistics, so {cell.attack} has nothing to forge with scope='statistics'"
-    shared = norm.sends_statistics and m.statistics_defense is None
-    merged = norm.sends_statistics and isinstance(norm, OneMachineNorm)
-    beside = merged or norm.private or isinstance(norm, LockstepNorm) or "aggregates" in m.algorithm.asks
-    if m.defense.aggregator.needs_reference and (shared or beside):
-        helps = "" if beside else "; give statistics a rule of their own, such as statistics_defense='median'"
-        return (
-            f"{cell.defense} compares updates with the server's own, and {cell.norm} with {cell.algorithm} "
-            f"sends more{helps}"
-        )
-    if cell.across and not norm.private:
-        return f"across=true tests users' own models on other domains, and with {cell.norm} they have none of their own"
-    return None
-
-
-def _selection_refusal(cell: Cell, m: Methods) -> str | None:
-    del m
-    if cell.select == "validation" and not (cell.validation and cell.evaluate_every):
-        return (
-            "select='validation' takes the best of the evaluated rounds on the clients' validation data: it needs "
-            f"validation > 0 and evaluate_every > 0 (here {cell.validation:g} and {cell.evaluate_every})"
-        )
-    return None
-
-
-def _statistics_refusal(cell: Cell, m: Methods) -> str | None:
-    """Why the pipeline for statistics is refused: it cannot merge them, or there are none to merge; or None."""
-    own = m.statistics_defense is not None
-    if not m.norm.sends_statistics:
-        if not own:
-            return None
-        instead = "its users send each other statistics: name a rule in 'propagation', such as 'fedrbn+trimmed-mean'"
-        why = "nothing would be defended" if m.propagation is None else instead
-        return f"statistics_defense={cell.statistics_defense!r}: {cell.norm} sends the server no statistics; {why}"
-    if isinstance(m.norm, OneMachineNorm):
-        words = f"statistics_defense={cell.statistics_defense!r} has nothing to merge: {cell.norm} is one machine"
-        return words if own else None
-    if getattr(m.norm, "joint", False) and m.statistics_rule.by_columns:
-        rule = m.statistics_rule.describe()
-        return f"{cell.norm}: joint=True changes nothing: {rule} takes statistics column by column, without a step"
-    reason = m.statistics_rule.statistics_refusal(_present(cell), cell.f_declared)
-    if reason is None or own:
-        return reason and f"statistics_defense={cell.statistics_defense!r}: {reason}"
-    return f"on statistics, {reason}; give them a rule of their own, such as statistics_defense='median'"
-
-
-def _forgetting_refusal(cell: Cell, m: Methods) -> str | None:
-    if not cell.forgetting:
-        return None
-    plan = m.norm.statistics_pass
-    kept = plan is None or plan.refreshes == "none"
-    needs = {
-        "validation > 0": bool(cell.validation),
-        f"an algorithm with local steps (not {cell.algorithm})": "one_batch" not in m.algorithm.asks,
-        f"a common model (not {cell.norm})": not m.norm.private,
-        f"statistics of the model itself (not {cell.norm}, whose tests collect others)": kept,
-    }
-    missing = " and ".join(words for words, there in needs.items() if not there)
-    return f"forgetting compares local models on the clients' validation data: it needs {missing}" if missing else None
-
-
-def _objective_refusal(cell: Cell, m: Methods) -> str | None:
-    norm, algorithm, objective = m.norm, m.algorithm, m.objective
-    if objective.needs_adversaries and not cell.adversarial:
-        return (
-            f"{cell.objective} needs users that train adversarially; name them with 'at', such as at='ratio(rho=0.2)'"
-        )
-    if objective.replays > 1 and "one_batch" in algorithm.asks:
-        return f"{cell.objective} replays batches, and {cell.algorithm} takes one step a round"
-    if "contrast" in algorithm.asks and not objective.plain:
-        return f"{cell.algorithm} adds to the loss of one clean forward, which {cell.objective} has not"
-    if isinstance(norm, LockstepNorm) and (algorithm.asks & {"again", "contrast"} or not objective.plain):
-        other = cell.algorithm if objective.plain else cell.objective
-        return f"{cell.norm} takes its first step in one plain pass of all clients, and {other} needs more than that"
-    if objective.needs_branches and not isinstance(norm, BranchedNorm):
-        return f"{cell.objective} needs a norm with branches, such as dual-bn(local=true); {cell.norm} has none"
-    return None
-
-
-def _users_refusal(cell: Cell, m: Methods) -> str | None:
-    at = cell.adversarial
-    if cell.byzantine != "any" and cell.f:
-        pool = len(at) if cell.byzantine == "at" else cell.clients - len(at)
-        if pool < cell.f:
-            return f"f={cell.f} Byzantine clients among the {pool} {cell.byzantine.upper()} users"
-    if m.propagation is None:
-        return None
-    if not isinstance(m.norm, BranchedNorm) or not m.norm.private & {Tag.MEAN, Tag.VARIANCE}:
-        return f"{cell.propagation} propagates private statistics between branches: use dual-bn(local=true) as norm"
-    if m.propagation.propagation.compares and at and not m.objective.trains_clean:
-        why = f"AT users train no clean branch with objective={cell.objective!r}"
-        way = "take objective='at', or a propagation that weighs all alike, such as fedrbn(similarity=uniform)"
-        return f"{cell.propagation} weighs users by the statistics of their clean branch: {why}; {way}"
-    sources, byzantine = len(at), len(cell.settings.byzantine() & at)
-    if sources and sources == byzantine:
-        return f"all {sources} AT users are Byzantine: there is nothing honest to propagate"
-    return m.propagation.refusal(sources, min(cell.f_declared, sources))
-
-
-_CHECKS = (
-    _numbers_refusal, _finetuning_refusal, _defense_refusal, _examples_refusal, _own_loss_refusal, _norm_refusal,
-    _selection_refusal, _statistics_refusal, _forgetting_refusal, _objective_refusal, _users_refusal,
-)  # fmt: skip
 
 
 # --- identity --------------------------------------------------------------------------------------------------------

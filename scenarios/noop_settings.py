@@ -8,23 +8,22 @@ from types import SimpleNamespace
 from typing import Any
 
 from robustfl.attacks.evasion.accounts import odd_radius, short_way
-from robustfl.contracts import Algorithm, BranchedNorm, OneMachineNorm, Tag
+from robustfl.contracts import Algorithm, OneMachineNorm, Tag
 from robustfl.records import measured_in
 
 from .cell import Cell, of_each
 from .expand import idle_rules
+from .refusals import cell_facts
 from .spec import Scenario, is_axis
 
 
 def facts_of(cell: Cell) -> SimpleNamespace:
-    """The settings of a cell, its methods (``m``), its numbers (``s``), and what follows from them, for the rules."""
-    m, s, users = cell.methods, cell.settings, cell.adversarial
-    x = SimpleNamespace(m=m, s=s, users=users, **{name: getattr(cell, name) for name in Cell.model_fields})
+    """The facts of a cell with more that rules about settings ask for."""
+    x = cell_facts(cell)
+    m, s, users = x.m, x.s, x.users
     x.whole, x.planned = (f"{n} round{'s' if n > 1 else ''}" for n in (s.end, x.rounds))
-    x.forges, x.leaves = x.f > 0 and m.attack.forges, x.f > 0 and m.attack.leaves_statistics
-    x.no_statistics = x.forges and not m.norm.sends_statistics and m.propagation is None
+    x.leaves, x.no_statistics = x.f > 0 and m.attack.leaves_statistics, x.forges and not x.sends and not m.propagation
     x.silent, x.tests_at = m.norm.private >= {Tag.WEIGHT, Tag.AFFINE}, x.branch != "clean"
-    x.branched, x.others = isinstance(m.norm, BranchedNorm), x.clients - len(users)
     x.trains, x.selects = bool(users) and m.objective.needs_adversaries, bool(users) and x.select == "validation"
     x.nobody = f"{f'with objective = {x.objective!r}' if users else f'at = {x.at!r},'} nobody trains adversarially"
     return x

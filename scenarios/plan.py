@@ -13,7 +13,8 @@ from robustfl.reports.store import Store
 
 from .cell import Cell
 from .checkpoint import checkpoint_path
-from .expand import expand, fingerprints, key_of, labels, refusal, resolve
+from .expand import expand, fingerprints, key_of, labels, resolve
+from .refusals import refusal
 from .spec import Scenario
 
 

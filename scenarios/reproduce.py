@@ -17,9 +17,10 @@ from robustfl.reports.store import Store
 from robustfl.torch_settings import standard_settings
 
 from .cell import Cell
-from .expand import expand, fingerprints, labels, refusal
+from .expand import expand, fingerprints, labels
 from .grid import Results
 from .plan import ResolvedCell
+from .refusals import refusal
 from .spec import Scenario
 
 Keys = Mapping[Cell, Sequence[str]]

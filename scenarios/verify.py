@@ -22,12 +22,13 @@ from robustfl.reports.store import RERUN
 
 from .bench import Contestant, tuning_cells, validated
 from .cell import Cell
-from .expand import fingerprints, key_of, labels, refusal, resolve
+from .expand import fingerprints, key_of, labels, resolve
 from .isolated import ELSEWHERE, OTHER_VERSIONS, Job, NotMeasuredError, check_same, evaluating, settings_in_words
 from .noop_settings import no_effect
 from .plan import ResolvedCell
 from .protocol import protocol_of
 from .protocol_check import apart_from_protocol
+from .refusals import refusal
 from .run import run_cell, versions
 from .run_options import RunOptions, check_threads, device_of, unheard
 

@@ -13,7 +13,8 @@ from inputs import Fuzz, cells, document, plain, scenarios, specs, toml, words
 from robustfl.errors import RobustflError
 from robustfl.scenarios import Scenario, expand
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import key_of, labels, refusal, resolve
+from robustfl.scenarios.expand import key_of, labels, resolve
+from robustfl.scenarios.refusals import refusal
 from robustfl.scenarios.spec import apply_settings
 
 pytestmark = pytest.mark.fuzz

@@ -23,8 +23,8 @@ from robustfl.registry import create, entries
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.memory import bytes_of
+from robustfl.scenarios.refusals import refusal
 
 USUAL = ["fedavg(local_steps=2)", "fbn", "hbn"]
 ALGORITHMS = ["dsgd", "dsgd(momentum=0)", "dp-dsgd(clip_norm=0.5)"] + [

@@ -25,8 +25,9 @@ from robustfl.scenarios import evaluate, run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.evaluate import Evaluator, _deviation, _worst, represented
-from robustfl.scenarios.expand import expand, refusal, resolve
+from robustfl.scenarios.expand import expand, resolve
 from robustfl.scenarios.measuring import Selection
+from robustfl.scenarios.refusals import refusal
 from robustfl.scenarios.spec import Scenario
 
 USERS = {

@@ -15,7 +15,8 @@ from robustfl.records import canonical
 from robustfl.registry import create
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.cell import Cell, LearningRate
-from robustfl.scenarios.expand import expand, key_of, refusal, resolve
+from robustfl.scenarios.expand import expand, key_of, resolve
+from robustfl.scenarios.refusals import refusal
 from robustfl.scenarios.spec import Scenario
 
 SMALL: dict[str, Any] = {

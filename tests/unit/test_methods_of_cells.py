@@ -14,8 +14,9 @@ from robustfl.registry import load_plugins
 from robustfl.scenarios import Cell, Scenario, expand, methods
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import of_each
-from robustfl.scenarios.expand import key_of, refusal, resolve
+from robustfl.scenarios.expand import key_of, resolve
 from robustfl.scenarios.noop_settings import no_effect, noop_settings
+from robustfl.scenarios.refusals import refusal
 
 AXES: dict[str, Any] = {
     "attack": ["none", "alie"], "defense": ["nnm+median", "krum"], "norm": ["fbn", "hbn(lam=0.02)"], "f": [0, 1],

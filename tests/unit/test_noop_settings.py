@@ -12,7 +12,7 @@ import robustfl
 from robustfl.reports import load_board
 from robustfl.scenarios import Scenario, grid, run_cell
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import expand, refusal
+from robustfl.scenarios.expand import expand
 from robustfl.scenarios.noop_settings import (
     SETTINGS,
     cell_warnings,
@@ -21,6 +21,7 @@ from robustfl.scenarios.noop_settings import (
     noop_settings,
     scenario_warnings,
 )  # fmt: skip
+from robustfl.scenarios.refusals import refusal
 from robustfl.scenarios.spec import preset_names
 
 SMALL: dict[str, Any] = {

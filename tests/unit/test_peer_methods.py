@@ -22,8 +22,8 @@ from robustfl.randomness import stream
 from robustfl.scenarios import run_cell
 from robustfl.scenarios.build import Built, build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.noop_settings import cell_warnings
+from robustfl.scenarios.refusals import refusal
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=300, test_limit=50)", "model": "digits-cnn(hidden=8)", "norm": "gn", "clients": 3,

@@ -30,8 +30,8 @@ from robustfl.reports.store import Store
 from robustfl.scenarios import Scenario
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import refusal
 from robustfl.scenarios.memory import bytes_of
+from robustfl.scenarios.refusals import refusal
 from robustfl.scenarios.run_options import check_threads
 
 NAN, INF = float("nan"), float("inf")

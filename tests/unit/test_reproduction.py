@@ -37,7 +37,8 @@ from robustfl.reports.store import Store
 from robustfl.reproductions.drawings import Plot, apart, drawings
 from robustfl.reproductions.fbn import clusters
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import expand, fingerprints, key_of, labels, refusal, resolve
+from robustfl.scenarios.expand import expand, fingerprints, key_of, labels, resolve
+from robustfl.scenarios.refusals import refusal
 from robustfl.scenarios.reproduce import entry, gather, run_missing, scenario_of
 from robustfl.scenarios.spec import Scenario
 

@@ -15,7 +15,8 @@ from robustfl.errors import Refused, UsageError
 from robustfl.registry import entries
 from robustfl.scenarios import Cell, RunOptions, Scenario, expand, preset_names, run_cell
 from robustfl.scenarios.build import build
-from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, labels, refusal, resolve
+from robustfl.scenarios.expand import fingerprints, idle_rules, key_of, labels, resolve
+from robustfl.scenarios.refusals import refusal
 from robustfl.scenarios.spec import apply_settings
 
 

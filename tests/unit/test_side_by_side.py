@@ -20,7 +20,7 @@ from robustfl.randomness import stream
 from robustfl.registry import create, entries
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
-from robustfl.scenarios.expand import refusal
+from robustfl.scenarios.refusals import refusal
 from tests.passes import plain_gradients, shared_gradients
 
 BASE = {"dataset": "digits(limit=300, test_limit=40)", "model": "digits-cnn", "norm": "fbn", "clients": 6, "rounds": 3,

@@ -21,7 +21,8 @@ from robustfl.scenarios import RunOptions, Scenario, run_cell
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.dry_run import estimate
-from robustfl.scenarios.expand import expand, key_of, labels, refusal, resolve
+from robustfl.scenarios.expand import expand, key_of, labels, resolve
+from robustfl.scenarios.refusals import refusal
 
 SMALL: dict[str, Any] = {
     "dataset": "digits(limit=300, test_limit=40)", "model": "mlp", "norm": "fbn", "clients": 7, "f": 2, "rounds": 2,
