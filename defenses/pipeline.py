@@ -208,7 +208,6 @@ class Pipeline:
 
     @property
     def parts(self) -> tuple[Step | Aggregator, ...]:
-        """Steps and aggregator in the order they run."""
         return (*self.steps, self.aggregator)
 
     @property
@@ -351,7 +350,6 @@ class _Fixed:
     kept: Context
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """The aggregate of rows ``[n j]``."""
         if rows.shape[1] == 0:
             return rows.new_empty(0)
         good = finite_rows(rows.detach()).to(rows.device)
@@ -363,7 +361,6 @@ class _Fixed:
         return self.pipeline._reduce(self.mixed(rows), self.left, self.kept).vector
 
     def mixed(self, rows: Tensor) -> Mixed:
-        """Rows ``[n j]``, mixed."""
         return Mixed(Stack(rows.detach() if self.keep is None else rows.detach()[self.keep]), self.coefficients)
 
 

@@ -197,7 +197,6 @@ class Bucketing(Step):
         return -(-n // self.size(n, f))
 
     def size(self, n: int, f: int) -> int:
-        """The number of rows in a bucket, of ``n``."""
         if self.s is not None:
             return self.s
         size = max(1, n // (2 * f)) if f else 1

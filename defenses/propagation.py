@@ -139,7 +139,6 @@ class Propagate:
         return None if reason is None else f"{self.describe()} among {sources} AT users: {reason}"
 
     def describe(self) -> str:
-        """The spec that builds this propagation again."""
         rule = self.rule.describe()
         return describe(self.propagation) + ("" if rule == "mean" else f"+{rule}")
 

@@ -46,12 +46,10 @@ class Stack:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the rows."""
         return self._X.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are."""
         return self._X.device
 
     @property
@@ -66,7 +64,6 @@ class Stack:
 
     @property
     def X(self) -> Tensor:  # noqa: N802 - the paper's name
-        """The rows themselves."""
         self.look()
         return self._X
 
@@ -179,7 +176,6 @@ class Mixed:
 
     @property
     def count(self) -> int:
-        """The number of rows ``m``."""
         return self.stack.shape[0] if self.coefficients is None else self.coefficients.shape[0]
 
     def even(self) -> Tensor:

@@ -86,7 +86,6 @@ def layer_kind(*types: type[nn.Module]) -> Callable[[type[LayerKind]], type[Laye
 
 
 def kind_of(layer: nn.Module) -> LayerKind | None:
-    """The row of the table for this layer."""
     kind = TABLE.get(type(layer))
     return kind if kind is not None and kind.serves(layer) else None
 

@@ -128,7 +128,6 @@ class A3FL(FittedBackdoor):
 
 
 def _similarity(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
-    """The cosine similarity of all parameters together."""
     a, b = (torch.cat([values[name].flatten() for name in one]) for values in (one, other))
     return F.cosine_similarity(a, b, dim=0)
 

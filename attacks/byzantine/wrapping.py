@@ -331,7 +331,6 @@ class AlterMin(Poisoner):
 
     @property
     def adversarial(self) -> bool:
-        """True if this local step is one on poisoned data."""
         return self.step % (1 + self.ls) == 0
 
     def in_step(self, step: int, previous: Tensor | None) -> Attack:

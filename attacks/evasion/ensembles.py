@@ -55,7 +55,6 @@ class AutoAttack(InTurn):
 
     @property
     def parts(self) -> tuple[Evasion, ...]:
-        """The four attacks in their order."""
         return (
             APGDCE(eps=self.eps, norm=self.norm, steps=self.steps),
             APGDT(eps=self.eps, norm=self.norm, steps=self.steps, targets=self.targets),
@@ -95,7 +94,6 @@ class Worst(InTurn):
 
     @property
     def parts(self) -> tuple[Evasion, ...]:
-        """The attacks in their order."""
         return _parts(self.of)
 
 

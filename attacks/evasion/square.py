@@ -135,7 +135,6 @@ def _redistributed(x: Tensor, best: Tensor, u: Tensor, side: int, eps: float) ->
 
 
 def _unit_channels(moves: Tensor) -> Tensor:
-    """Each channel scaled to length one."""
     length = moves.square().sum((2, 3), keepdim=True).sqrt()
     return moves / torch.where(length > 0, length, 1.0)
 

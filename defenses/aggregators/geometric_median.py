@@ -130,7 +130,6 @@ class GeometricMedian(MajorityRule):
 
 
 def _distances(products: Array, place: Array, m: int) -> Array:
-    """The distances ``[m]`` of the rows from the place."""
     along = products @ place
     return np.sqrt(np.maximum(products.diagonal()[:m] - 2 * along[:m] + place @ along, 0))
 

@@ -39,7 +39,6 @@ class Digits(StoredDataset):
 
 
 def decode_digits() -> Arrays:
-    """The embedded digits with their fixed split."""
     from sklearn.datasets import load_digits  # slow to import, and not needed once the cache is there
 
     bunch = load_digits()

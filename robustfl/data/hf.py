@@ -200,7 +200,6 @@ def _partitions(datasets: Any, place: Path, found: Mapping[int, Path], names: Ma
 
 
 def _pictures(datasets: Any, table: Any, column: str, where: str, start: int) -> list[Encoded]:
-    """The encoded images of a column."""
     images = table.select_columns([column])
     if isinstance(table.features[column], datasets.Image):
         images = images.cast_column(column, datasets.Image(decode=False))

@@ -206,7 +206,6 @@ class StoredDataset(Dataset):
         return self._digest(load_cached(root / ".cache", self.name, self.source(root, download=download)))
 
     def _digest(self, whole: Arrays) -> str:
-        """The digest of the part that is kept."""
         sizes = [len(whole.train_y), len(whole.test_y)]
         kept = [min(limit or size, size) for limit, size in zip((self.limit, self.test_limit), sizes, strict=True)]
         if kept == sizes:

@@ -191,7 +191,6 @@ class Clients:
         return (total / total.sum().clamp(min=1)).to(e.priors)
 
     def _images(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Pixels and labels of training images by their numbers."""
         data, here = self.experiment.train, index.to(self.experiment.device)
         return data.pixels(here, dtype=self._dtype), data.labels(here)
 
@@ -240,7 +239,6 @@ class Clients:
         return tuple(self._stream("dropout", k, round, step) for k in ids) if self._dropout else ()
 
     def task(self, client: int, round: int) -> Task:
-        """The client's task, as its objective sees it."""
         e = self.experiment
         return Task(
             round=round,

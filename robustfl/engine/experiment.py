@@ -168,7 +168,6 @@ class Experiment:
 
     @cached_property
     def byzantine(self) -> frozenset[int]:
-        """Which clients are Byzantine."""
         return self.settings.byzantine()
 
     def stream(self, name: str, *at: int) -> torch.Generator:
@@ -189,7 +188,6 @@ class Experiment:
 
     @cached_property
     def _frozen_entries(self) -> int:
-        """The entries of the layers that fine-tuning freezes."""
         tuning = self.settings.finetuning
         if tuning is None or not tuning.frozen:
             return 0
@@ -214,17 +212,14 @@ class Experiment:
 
     @property
     def lockstep(self) -> bool:
-        """True if clients take steps in lock-step."""
         return isinstance(self.norm, LockstepNorm)
 
     @property
     def attacks_updates(self) -> bool:
-        """True if attackers replace their updates."""
         return self.attack.forges and self.settings.scope in ("update", "both")
 
     @property
     def attacks_statistics(self) -> bool:
-        """True if attackers replace their statistics."""
         sent = self.norm.sends_statistics or self.propagate is not None
         return sent and self.attack.forges and self.settings.scope in ("statistics", "both")
 

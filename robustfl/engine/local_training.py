@@ -213,7 +213,6 @@ def _holding(gradients: Callable[..., Tensor], entries: int) -> Callable[..., Te
 
 
 def _index(places: list[int]) -> slice | list[int]:
-    """The places, as a slice where they follow each other."""
     first, last = places[0], places[-1]
     return slice(first, last + 1) if places == list(range(first, last + 1)) else places
 

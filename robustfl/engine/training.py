@@ -69,7 +69,6 @@ def train(
 
 
 def sound(state: State) -> None:
-    """Raise ``Diverged`` if the model is not finite."""
     if not math.isfinite(float(state.theta.sum())):
         raise Diverged(state.round, "the model")
 
@@ -108,7 +107,6 @@ class _Loop:
             warn(caution)
 
     def round(self, state: State, *, measured: bool, local: bool = False) -> RoundRecord:
-        """Sample, work, forge, defend, step, merge."""
         who = self._sample(state.round)
         if who.h == 0:  # nobody honest was drawn: there is nothing to learn from and nothing to measure
             state = replace(state, round=state.round + 1)

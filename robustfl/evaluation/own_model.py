@@ -220,7 +220,6 @@ class _Measured:
         self._brightest, self._shape = 0.0, torch.Size()
 
     def see(self, x: Tensor, y: Tensor) -> None:
-        """Measure a batch, in pieces if it is too large."""
         first = not self._classes
         self._shape = x.shape[1:] if first else self._shape
         if x.shape[1:] != self._shape:
@@ -441,7 +440,6 @@ def _same(now: Tensor, before: Tensor) -> bool:
 
 
 def _classes(model: nn.Module, x: Tensor) -> int:
-    """The number of the model's outputs for an image."""
     shape, count = tuple(x.shape[1:]), len(x)
     try:
         with torch.no_grad():

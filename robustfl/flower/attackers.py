@@ -149,7 +149,6 @@ class _Memory:
         return now - torch.from_numpy(self._kept["received"].numpy()) if "received" in self._kept else None
 
     def of(self, channel: str) -> Mapping[str, Tensor]:
-        """The state that the attack keeps for a channel."""
         start = f"{channel}."
         return {
             name.removeprefix(start): torch.from_numpy(value.numpy())
@@ -158,7 +157,6 @@ class _Memory:
         }
 
     def keep(self, channel: str, state: Mapping[str, Tensor]) -> None:
-        """Keep the attack's new state of a channel."""
         self._kept = {name: value for name, value in self._kept.items() if not name.startswith(f"{channel}.")}
         self._kept |= {f"{channel}.{name}": Array(value.cpu().numpy()) for name, value in state.items()}
 
@@ -246,14 +244,12 @@ class Attacked(Strategy):
         self._previous: Tensor | None = None
 
     def summary(self) -> None:
-        """Log the attack's settings and the strategy's."""
         _log.info("\t├──> Attack: %s by clients %s", describe(self.attack), sorted(self.clients))
         self.strategy.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages that the strategy sends."""
         self._eyes.look_at(arrays)
         return self.strategy.configure_train(server_round, arrays, config, grid)
 
@@ -271,15 +267,12 @@ class Attacked(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the strategy's requests for evaluation."""
         return self.strategy.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the strategy's aggregate of evaluations."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     def _forge(self, server_round: int, replies: Sequence[Message]) -> None:
-        """Replace the arrays of the attackers' replies."""
         numbers = [number_of(reply) for reply in replies]
         for number, count in Counter(numbers).items():
             if number is not None and count > 1:

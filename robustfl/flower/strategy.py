@@ -130,7 +130,6 @@ class RobustStrategy(FedAvg):
         )
 
     def summary(self) -> None:
-        """Log the strategy's settings."""
         _log.info("\t├──> Defense: %s, f=%d", self.rule.describe(), self.f)
         _log.info("\t├──> Statistics: %s", self.statistics_rule.describe())
         super().summary()
@@ -208,13 +207,11 @@ class RobustStrategy(FedAvg):
 
     @property
     def channels(self) -> Channels:
-        """The channels of the model of this round."""
         assert self._channels is not None
         return self._channels
 
     @property
     def sent(self) -> Rows:
-        """The model that was sent in this round."""
         assert self._sent is not None
         return self.channels.read(self._sent)
 

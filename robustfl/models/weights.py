@@ -171,14 +171,12 @@ def _entries(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _released(network: nn.Module, name: str) -> str:
-    """The name that released weights have for an entry."""
     first, _, rest = name.partition(".")
     given = network.released if isinstance(network, Network) else {}
     return f"{given[first]}.{rest}" if first in given else name
 
 
 def _head(network: nn.Module) -> frozenset[str]:
-    """The entries of the last linear layer."""
     linear = [(name, m) for name, m in network.named_modules() if isinstance(m, nn.Linear)]
     if not linear:
         return frozenset()

@@ -80,7 +80,6 @@ class AveragedStatistics(ServerBatchNorm):
 
     @noted
     def pool(self, mean: Tensor, variance: Tensor, counts: list[int]) -> None:
-        """The plain average over the forwards of the round."""
         if self.add(counts) or self._own is None:
             self._own, self._batches = (mean, variance), 1
             return

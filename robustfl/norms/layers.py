@@ -162,7 +162,6 @@ class ServerBatchNorm(_Statistics):
         return self.by_server(x, weight, bias, sizes)
 
     def look(self, x: Tensor, sizes: tuple[int, ...]) -> None:
-        """Put down what the clients' inputs are like."""
         self.pool(*client_moments(x, sizes), values_per_channel(x, sizes))
 
     @noted

@@ -205,7 +205,6 @@ STEP = Suite(laws_of(*_BOTH, PRECISION), _mixing, more={"f=0": False})
 
 
 def _weighing(calls: Calls, seed: int = 0) -> Tensor:
-    """The weights of users with two layers."""
     layers = [StatisticsSlices("a", slice(0, 2), slice(2, 4)), StatisticsSlices("b", slice(4, 5), slice(5, 6))]
     sources, target = rows(3 + calls.case, calls.like, seed).abs(), rows(1, calls.like, 5).abs()[0]
     made: Tensor = calls(calls.method.weights, sources, target, layers, wanted=[sources[:, 0]])

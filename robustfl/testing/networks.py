@@ -72,7 +72,6 @@ def _images(like: Tensor = DOUBLE) -> Tensor:
 
 
 def _layer(method: Norm, like: Tensor = DOUBLE, sizes: tuple[int, ...] | None = _SIZES) -> nn.Sequential:
-    """A network of one layer, in training, at the start of a round."""
     layer: Any = method.layer(_CHANNELS)
     demand(isinstance(layer, nn.Module), f"layer({_CHANNELS}) is {type(layer).__name__}, not a module")
     network = nn.Sequential(layer).to(like).train()

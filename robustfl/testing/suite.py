@@ -217,7 +217,6 @@ def run(laws: Sequence[Law], trial: Trial, *, limit: float = LIMIT) -> list[Chec
 
 
 def _one(law: Law, trial: Trial, limit: float) -> tuple[Check, bool]:
-    """The check of a law, and whether it ended in time."""
     try:
         with restored():
             return Check(law.name, True, within(limit, lambda: law.test(trial)) or ""), True

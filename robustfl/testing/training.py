@@ -156,7 +156,6 @@ def _user(
 
 
 def _trained(calls: Calls, adversarial: bool) -> tuple[Tensor, ...]:
-    """The loss of a user's second batch, and the gradients of both."""
     method, (model, x, y, task) = calls.method, _user(calls.method, adversarial, calls.case, calls.like)
     parameters = {f"parameter {name}": p.detach() for name, p in model.named_parameters()}
     method.backward(model, x, y, task)
