@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 import robustfl.norms
-from robustfl.contracts import BranchedLayer, NormLayer, StatisticsLayer, Tag
+from robustfl.contracts import BranchedLayer, StatisticsLayer, Tag
 from robustfl.engine.statistics import begin, collect
-from robustfl.layer_kinds import kind_of
 from robustfl.layout import layout_of, tag_of
 from robustfl.papers import spelled_out
 from robustfl.registry import create, entries
@@ -61,21 +60,6 @@ def test_gradients_of_the_affine_part_are_those_of_finite_differences(name):
 
     start = [torch.rand(4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     assert torch.autograd.gradcheck(output, start)
-
-
-def test_rows_in_gradients_add_up_to_the_ordinary_gradient(name):
-    network, x = ready(name), images()
-    layer = single(network[0])
-    if not isinstance(layer, NormLayer) or layer.centralised:
-        return
-    weights, kept = images().flip(0), {key: value.detach() for key, value in layer.named_parameters()}
-    (network(x) * weights).sum().backward()
-    begin(network, SIZES)
-    leaves = {key: value.expand(2, *value.shape).clone().requires_grad_() for key, value in kept.items()}
-    (kind_of(layer).own(layer, x, leaves, SIZES) * weights).sum().backward()
-    for key, value in layer.named_parameters():
-        torch.testing.assert_close(leaves[key].grad.sum(0), value.grad)
-    torch.testing.assert_close(leaves["bias"].grad, torch.stack([p.sum((0, 2, 3)) for p in weights.split(SIZES)]))
 
 
 def test_entries_are_tagged_by_type(name):

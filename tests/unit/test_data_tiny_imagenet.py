@@ -81,21 +81,8 @@ def test_it_is_found_where_it_was_unpacked(made, tmp_path, place):
     assert len(load(tmp_path).train_y) == 201
 
 
-def test_an_archive_takes_precedence(root):
-    x = np.zeros((2, 4, 4, 3), np.uint8)
-    np.savez(root / "tiny-imagenet.npz", train_x=x, train_y=[0, 1], test_x=x, test_y=[0, 199])
-    assert load(root).shape == (3, 4, 4)
-
-
 def test_pixels_are_scaled_to_one_around_zero(root):
     assert channel_statistics(load(root), "tiny-imagenet") == ((0.5,) * 3, (0.5,) * 3)
-
-
-def test_images_are_decoded_once_and_mapped(root, monkeypatch):
-    first = load(root)
-    monkeypatch.setattr(tiny_imagenet, "arrays_of", None)
-    assert isinstance(load(root).train_x, np.memmap)
-    assert load(root).fingerprint == first.fingerprint
 
 
 @pytest.mark.parametrize("change", ["an image more", "an image replaced", "labels"])

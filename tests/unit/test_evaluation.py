@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import robustfl
 from robustfl.contracts import Attack, Evasion
 from robustfl.errors import RobustflError, UsageError
-from robustfl.evaluation import Traffic, evaluation_batch, mean_over_users, robust_accuracy, standard_accuracy, traffic
+from robustfl.evaluation import Traffic, evaluation_batch, robust_accuracy, standard_accuracy, traffic
 from robustfl.evaluation.accuracy import attack_success
 from robustfl.layout import Layout, layout_of
 from robustfl.registry import create
@@ -49,11 +49,6 @@ def test_robust_accuracy_is_that_on_perturbed_inputs() -> None:
     attack = create("evasion", "fgsm(eps=0.07)")
     found = robust_accuracy(model, lambda i: x[i], y, attack, batch=2, generator=torch.Generator())
     assert found.hits.tolist() == [True, False, True, True, False]
-
-
-def test_users_count_alike_whatever_their_size() -> None:
-    assert mean_over_users([0.9, 0.8, 0.7]) == pytest.approx(0.8)
-    assert math.isnan(mean_over_users([]))
 
 
 @pytest.mark.parametrize(("dtype", "fitting"), [(torch.float32, 128), (torch.float64, 64)])
@@ -169,12 +164,6 @@ def total(norm: str, of: Layout, rounds: int) -> tuple[float, int, int]:
         sum(t.exchanges for t in each),
         sum(t.exchanged for t in each),
     )
-
-
-@pytest.mark.parametrize(("norm", "mebibytes"), [("fedtan", 6.2679), ("naive-bn", 6.2049), ("gn", 6.1734)])
-def test_table_3_bytes_per_iteration(norm: str, mebibytes: float) -> None:
-    of = layout("resnet20", (3, 32, 32), norm)
-    assert traffic(create("norm", norm), of).mebibytes(CLIENTS) == pytest.approx(mebibytes, abs=5e-5)
 
 
 @pytest.mark.parametrize(
