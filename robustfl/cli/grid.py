@@ -158,7 +158,7 @@ def print_plan(scenario: Scenario, options: RunOptions, *, out: str, form: str) 
 
 @click.command(cls=Command, short_help="Run one cell.")
 @click.argument("scenario", required=False, shell_complete=presets_and_files)
-@click.option("--out", type=shared.FOLDER, help="Also keep the record in this folder of stores.")
+@click.option("--out", type=shared.Folder(), help="Also keep the record in this folder of stores.")
 @scenario_options
 def run(
     scenario: str | None, *, out: str | None, settings: tuple[str, ...], plugins: tuple[str, ...], form: str, **how: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,6 @@ TEMPLATES = (
 )  # fmt: skip
 PLOTS = ("curves", "heatmap", "breakdown", "pareto", "ranks", "forgetting", "labels", "bn-pca", "representations")
 PATH = click.Path(path_type=Path)
-FOLDER = click.Path(file_okay=False)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Print the cells, refusals and an estimate; train nothing.")
 
 
@@ -54,6 +54,18 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         with only_ours():
             return super().invoke(ctx)
+
+
+class Folder(click.Path):
+    """A folder that is there or can be made."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if file := next(filter(os.path.isfile, Path(value).parents), None):
+            self.fail(f"{value!r} cannot be a folder: {str(file)!r} is a file.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Finite(click.FloatRange):
@@ -119,7 +131,7 @@ FORMAT = click.option(
 DATA_ROOT = click.option(
     "--data-root", "root", type=click.Path(), help="Data folder [default: $ROBUSTFL_DATA or the user cache]."
 )
-STORES = click.option("--out", default="runs", show_default=True, type=FOLDER, help="Folder of the result stores.")
+STORES = click.option("--out", default="runs", show_default=True, type=Folder(), help="Folder of the result stores.")
 DEVICE = click.option(
     "--device", default="auto", show_default=True, metavar="auto|cpu|cuda[:i]", help="Where to train."
 )
@@ -133,7 +145,7 @@ SAMPLE = click.option(
 CELL_MINUTES = click.option(
     "--cell-minutes", type=Finite(0, min_open=True), help="Fail cells that take longer [default: no limit]."
 )
-WORK = click.option("--work", type=FOLDER, help="Keep here what isolated processes exchange, and go on from it.")
+WORK = click.option("--work", type=Folder(), help="Keep here what isolated processes exchange, and go on from it.")
 PREPARE = click.option("--prepare", "prepare_only", is_flag=True, help="Only write into --work what training needs.")
 
 

@@ -380,6 +380,7 @@ def test_misuse_exits_2_and_says_what_is_right(
     ("arguments", "words"),
     [
         (["report", "file.txt"], "is a file; give the folder of a store such as runs/quickstart"),
+        (["grid", "--out", "file.txt/runs"], "'file.txt/runs' cannot be a folder: 'file.txt' is a file"),
         (["check", "file.pyy"], "no method or file 'file.pyy'; did you mean 'file.py'"),
         (["check", "files.py"], "'files.py' is not a file; did you mean 'file.py'"),
         (["report", "empty"], "'empty' holds no results"),
