@@ -1,6 +1,6 @@
 """Evasion attacks: test-time perturbations in pixel space [0, 1]."""
 
-from .accounts import masking, resisting_after
+from .accounts import masking
 from .apgd import APGDCE, APGDT, checkpoints, relative_checkpoints
 from .corruptions import Corruption
 from .ensembles import AutoAttack, Worst
@@ -12,5 +12,5 @@ from .square import Square, p_at
 
 __all__ = [
     "APGDCE", "APGDT", "FABT", "FGSM", "LSA", "MIA", "PGD", "AutoAttack", "Corruption", "Square", "Worst",
-    "checkpoints", "dlr", "masking", "p_at", "relative_checkpoints", "resisting_after", "targeted_dlr",
+    "checkpoints", "dlr", "masking", "p_at", "relative_checkpoints", "targeted_dlr",
 ]  # fmt: skip

@@ -1,42 +1,15 @@
-"""Accounts of a sequence: the number of images each attack adds, and whether gradients are to be trusted."""
+"""Doubts about robust accuracies: odd radii, short ways, and whether gradients are to be trusted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import torch
-from torch import Tensor, nn
-
 from robustfl.contracts import Evasion
-from robustfl.randomness import stream
 from robustfl.registry import create, describe
 
-from .balls import Draws
 from .pgd import PGD
-from .points import in_turn, resists
-from .whitebox import check_labels, check_pixels, frozen, take
 
 _MARGIN = 0.01
-
-
-def resisting_after(
-    attack: Evasion, model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-) -> dict[str, float]:
-    """The share of images still classified right: at first (``clean``), and after each part of ``attack``, in order.
-
-    ``attack`` is ``autoattack``, ``worst``, or any other as its own only part; equal parts get a number.
-    """
-    check_pixels(x, attack.name)
-    check_labels(x, y, attack.name)
-    parts = _parts(attack)
-    draws = Draws(generator or stream(0, attack.name, device=x.device), len(x))
-    with frozen(model):
-        rows = torch.nonzero(resists(model, x, y)).flatten()
-        shares = {"clean": len(rows) / max(1, len(x))}
-        for part, harvest in in_turn(parts, model, take(x, rows), y[rows], draws.of(rows)):
-            name = part.name if part.name not in shares else f"{part.name} {len(shares)}"
-            shares[name] = len(harvest.rows) / max(1, len(x))
-    return shares
 
 
 def odd_radius(evasion: Evasion) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -117,24 +117,6 @@ class Harvest:
         self.rows = self.rows[holds]
 
 
-def in_turn(
-    parts: Sequence[Evasion], model: nn.Module, x: Tensor, y: Tensor, draws: Draws
-) -> Iterator[tuple[Evasion, Harvest]]:
-    """After each part: the part, and what has been found by it and those before it.
-
-    Each part draws from the same state of the generator, as it would alone, so no part with these draws fools an image
-    that all together do not. The first one moves the generator on, as it would alone: from the second batch on the
-    others have draws of their own.
-    """
-    harvest, others = Harvest(model, x, y, draws), draws.fork()
-    for i, part in enumerate(parts):
-        own = draws if i == 0 else others.fork()
-        if len(harvest.rows):
-            left, labels, _ = harvest.left()
-            harvest.offer(_made(part, model, left, labels, own.of(harvest.rows)))
-        yield part, harvest
-
-
 class InTurn(PixelAttack):
     """Several attacks one after the other, each on the images that are still classified right."""
 
@@ -148,13 +130,19 @@ class InTurn(PixelAttack):
         return sum(getattr(part, "passes", 1) for part in self.parts)
 
     def craft(self, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
-        found = x
-        for _, harvest in in_turn(self.parts, model, x, y, draws):
-            found = harvest.images
-        return found
-
-
-def _made(part: Evasion, model: nn.Module, x: Tensor, y: Tensor, draws: Draws) -> Tensor:
-    if isinstance(part, PixelAttack):
-        return part.craft(model, x, y, draws)
-    return part.perturb(model, x, y, generator=draws.generator)
+        """Each part draws from the same state of the generator, as it would alone, so no part with these draws fools an
+        image that all together do not. The first one moves the generator on, as it would alone: from the second batch
+        on the others have draws of their own.
+        """
+        harvest, others = Harvest(model, x, y, draws), draws.fork()
+        for i, part in enumerate(self.parts):
+            own = draws if i == 0 else others.fork()
+            if not len(harvest.rows):
+                continue
+            left, labels, _ = harvest.left()
+            of_rows = own.of(harvest.rows)
+            if isinstance(part, PixelAttack):
+                harvest.offer(part.craft(model, left, labels, of_rows))
+            else:
+                harvest.offer(part.perturb(model, left, labels, generator=of_rows.generator))
+        return harvest.images
