@@ -88,6 +88,8 @@ def compare(
     if not mine.results:
         raise UsageError(f"{path}: it has no finished cell yet")
     boards = shipped_boards() if published is None else [Path(published)]
+    if boards == [Path(path)]:
+        raise UsageError(f"{path} cannot be compared with itself; name the board that its rows are to be placed in")
     pairs = [told_apart([read_source(board), mine], [board, path]) for board in boards]
     found = [_against(theirs, own, defaults or {}) for theirs, own in pairs]
     return min(found, key=lambda one: (one.board is None, one.left_out, len(one.differing)))

@@ -140,14 +140,17 @@ def _breakdown_figure(found: Breakdown, width: str) -> Figure:
     column = width == "column"
     letters = 6.5 if column else 8
     ticks = sorted({x for _, line in found.lines for x, _ in line})
-    figure = Figure(figsize=(WIDTHS[width], 2.5 if column else 3.6), layout="constrained")
+    names = [(name or "all", line[-1][0]) for name, line in found.lines[:_NAMED]]
+    labels = [
+        wrapped(name + ("" if last == ticks[-1] else f" (to {last:g})"), 24 if column else 34) for name, last in names
+    ]
+    legend = sum(label.count("\n") + 1.5 for label in labels) * 1.2 * letters / 72  # inches
+    figure = Figure(figsize=(WIDTHS[width], max(2.5 if column else 3.6, legend + 0.5)), layout="constrained")
     axes = figure.subplots()
     for _, line in found.lines[_NAMED:]:
         axes.plot(*_drawn(line), color="#c8c8c8", linewidth=0.8, zorder=1)
     palette = seaborn.color_palette("colorblind", len(MARKERS))
-    for i, (name, line) in enumerate(found.lines[:_NAMED]):
-        last = line[-1][0]
-        label = wrapped((name or "all") + ("" if last == ticks[-1] else f" (to {last:g})"), 24 if column else 34)
+    for i, ((_, line), label) in enumerate(zip(found.lines, labels, strict=False)):
         _line(axes, line, label, color=palette[i], linestyle=DASHES[i % 4], marker=MARKERS[i])
     axes.set_ylim(_limits([100 * place.mean for _, line in found.lines for _, place in line if place.mean is not None]))
     axes.set_xticks(ticks)

@@ -107,6 +107,8 @@ def test_the_boards_that_come_along_are_in_the_wheel_and_the_nearest_is_taken(tm
     assert "dataset" in [name for name, *_ in found.differing]
 
 
-def test_an_empty_store_is_refused(tmp_path: Path, published: Path) -> None:
+def test_an_empty_store_and_the_board_itself_are_refused(tmp_path: Path, published: Path) -> None:
     with pytest.raises(UsageError, match="no folder"):
         compare(tmp_path / "nothing", published)
+    with pytest.raises(UsageError, match="cannot be compared with itself"):
+        compare(published, published)

@@ -14,6 +14,7 @@ from robustfl.errors import UsageError
 from robustfl.records import CellResult
 from robustfl.reports.figures.clients import bn_pca_figures, forgetting_maps, statistics_of
 from robustfl.reports.figures.curves import _seeds_of
+from robustfl.reports.figures.layout import titled
 from robustfl.reports.figures.plots import KINDS, caption_of, figures_of, plot
 from robustfl.reports.figures.summaries import breakdown_figures, pareto_figures
 from robustfl.reports.frame import frame
@@ -200,6 +201,14 @@ def test_a_breakdown_names_six_lines_with_their_markers_and_greys_the_rest() -> 
     ends = {name: line.get_ydata()[0] for name, line in zip(named, axes.get_legend_handles_labels()[0], strict=True)}
     assert [round(end) for end in ends.values()] == [66, 58, 50, 42, 34, 26]
     assert axes.get_title("left") == "grey: 2 others, lower on average over their own points"
+
+
+def test_a_breakdown_is_as_high_as_its_legend() -> None:
+    """Else the layout warns that its axes have no room."""
+    rules = ["nnm+" * 20 + name for name in ("mean", "median", "krum", "mda", "cge", "rfa")]
+    cells = [record(partition=f"gamma(gamma={g})", defense=rule, ra={}) for g in (0.0, 0.5) for rule in rules]
+    ((_, figure),) = titled(breakdown_figures(rank_board(frame(cells)), "column"))
+    assert figure.axes[0].get_position().height > 0.5
 
 
 def test_norms_differ_in_marker_and_rows_on_the_front_are_numbered_and_named() -> None:
