@@ -41,6 +41,23 @@ def test_it_keeps_every_law_of_the_suite(pipeline):
     assert {c.name: c.reason for c in check(pipeline.parts[0]) if not c.passed} == {}
 
 
+LEAST = {
+    "mean": lambda f: 1,
+    "bulyan": lambda f: 4 * f + 3,
+    "freqfed": lambda f: max(5, 2 * f + 1),
+    "multi-metrics": lambda f: max(4, 2 * f + 1),
+    **dict.fromkeys(("dnc", "fltrust", "foolsgold", "rflbat"), lambda f: f + 1),
+    **dict.fromkeys(("gas", "krum", "multi-krum"), lambda f: 2 * f + 3),
+}
+"""Clients that a method needs, where a majority of honest ones is not the bound."""
+
+
+@pytest.mark.parametrize("name", [e.name for e in ENTRIES])
+def test_it_needs_as_many_clients_as_its_paper(name):
+    method, least = create("defense", name), LEAST.get(name, lambda f: 2 * f + 1)
+    assert [method.min_clients(f) for f in range(4)] == [least(f) for f in range(4)]
+
+
 @pytest.mark.parametrize("spec", [
     "median(weighted=true)", "trimmed-mean(weighted=true)", "meamed(center=lower)", "krum(variant=nf)",
     "multi-krum(m=2)", "geometric-median(init=mean, max_steps=3)", "geometric-median(weighted=true)", "rfa(steps=9)",
