@@ -137,7 +137,8 @@ class Page:
         parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict])
         ran = [f.comparison for f in findings if f.seeds]
         from_runs = f" {len(ran)} of them come from runs, which make {len(set(ran))} comparisons." if ran else ""
-        return f"{len(findings)} statements about {len(self.entries)} tables and figures: {parts}.{from_runs}"
+        about = f"{len(self.entries)} tables and figures" if len(self.entries) > 1 else "one table or figure"
+        return f"{len(findings)} statements about {about}: {parts}.{from_runs}"
 
 
 def _claim(finding: Finding) -> str:

@@ -27,7 +27,7 @@ def call(*arguments: str) -> tuple[int, str]:
 def test_counted_claims_need_no_run_and_make_a_page(tmp_path: Path) -> None:
     code, text = call("fedtan/tab3", "--report", str(tmp_path), "--out", str(tmp_path / "runs"))
     assert code == 0
-    assert "5 statements about 1 tables and figures" in text
+    assert "5 statements about one table or figure" in text
     facts = json.loads((tmp_path / "reproduction.json").read_text())
     verdicts = {s["id"]: s["verdict"] for s in facts["entries"][0]["statements"]}
     assert verdicts["mebibytes-fedtan"] == "confirmed"
