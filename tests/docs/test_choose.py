@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,17 +15,28 @@ from robustfl.reports.published import sound_board
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/benchmark/choose.md").read_text(encoding="utf-8")
-LINES = re.findall(r"^\| .*γ = (\S+)\) \| (\d) of 10 \| (.*?) \| (.*?) \| (.*?) \| (.*) \|$", PAGE, flags=re.MULTILINE)
+GRADIENTS, STEPS = PAGE.split("## Gradients or local steps?")
+LINES, LOCAL = (
+    re.findall(r"^\| .*γ = (\S+)\) \| (\d) of 10 \| (.*?) \| (.*?) \| (.*?) \| (.*) \|$", part, flags=re.MULTILINE)
+    for part in (GRADIENTS, STEPS)
+)
 
 
 @pytest.mark.boards
-def test_every_line_has_the_numbers_of_the_board_and_the_first_row_of_its_task() -> None:
-    published = sound_board(ROOT / "boards/bench-d-2.json.gz")
+@pytest.mark.parametrize(
+    ("file", "lines", "count"),
+    [("bench-d-2", LINES, 5), ("unfinished/bench-d-fedavg", LOCAL, 3)],
+    ids=["d-2", "fedavg"],
+)
+def test_every_line_has_the_numbers_of_the_board_and_the_first_row_of_its_task(
+    file: str, lines: Any, count: int
+) -> None:
+    published = sound_board(ROOT / f"boards/{file}.json.gz")
     board = measured(published, published.records()).board
     tables = {s.block: {row.labels: row for row in s.rows} for s in board.sections if s.metric == "sa"}
     calm = board.attacks.index(NO_ATTACK)
-    assert len(LINES) == 5
-    for gamma, f, take, worst, unattacked, other in LINES:
+    assert len(lines) == count
+    for gamma, f, take, worst, unattacked, other in lines:
         rows = tables[f"f = {f} · γ = {gamma}"]
         best = rows[named(take)]
         assert best is next(iter(rows.values()))
@@ -32,18 +44,6 @@ def test_every_line_has_the_numbers_of_the_board_and_the_first_row_of_its_task()
         own = rows[named(other)]
         assert own.worst.text() == other.split(": ")[-1]
         assert own is next(row for row in rows.values() if row.labels[1] == "gn")
-
-
-@pytest.mark.boards
-def test_the_rows_of_local_steps_are_those_of_their_board() -> None:
-    published = sound_board(ROOT / "boards/unfinished/bench-d-fedavg.json.gz")
-    board = measured(published, published.records()).board
-    tables = {s.block: {row.labels: row for row in s.rows} for s in board.sections if s.metric == "sa"}
-    lines = re.findall(r"^\| (`[^|]*`, `[^|]*`) \| (\S+) \| (\S+) \| (\S+) \|$", PAGE, flags=re.MULTILINE)
-    assert len(lines) == 5
-    for row, *numbers in lines:
-        tasks = ("f = 2 · γ = 0.5", "f = 3 · γ = 0.5", "f = 1 · γ = 0")
-        assert [tables[task][named(row)].worst.text(spread=False) for task in tasks] == numbers
 
 
 def named(words: str) -> tuple[str, ...]:
