@@ -46,6 +46,19 @@ def test_every_line_has_the_numbers_of_the_board_and_the_first_row_of_its_task(
         assert own is next(row for row in rows.values() if row.labels[1] == "gn")
 
 
+@pytest.mark.boards
+def test_the_rows_that_hold_with_local_steps_are_those_of_the_board() -> None:
+    published = sound_board(ROOT / "boards/unfinished/bench-d-fedavg.json.gz")
+    board = measured(published, published.records()).board
+    tables = {s.block: {row.labels: row.worst.text(spread=False) for row in s.rows} for s in board.sections}
+    caf = [tables[task]["caf", "fbn"] for task in ("f = 2 · γ = 0.5", "f = 3 · γ = 0.5", "f = 1 · γ = 0")]
+    assert "holds in all three lines: {}, {} and {}.".format(*caf) in STEPS
+    _, second, third, *others = tables["f = 1 · γ = 0"].items()
+    assert [labels for labels, _ in (second, third)] == [("caf", "fbn"), ("geometric-median", "fbn")]
+    assert f"({third[1]}) keep more than 25 %" in STEPS
+    assert all(not text[0].isdigit() or float(text.split()[0]) <= 25 for _, text in others)
+
+
 def named(words: str) -> tuple[str, ...]:
     """The defense and the norm that a field of the table names."""
     return tuple(re.findall(r"`([^`]+)`", words))
