@@ -58,7 +58,7 @@ def publish_store(
     compare: Sequence[str] = (), statistic: str | None = None, display: Display | None = None,
     on_board: Callable[[Board, Path], None] = lambda board, folder: None,
 ) -> Written:  # fmt: skip
-    """``reports.report`` with what the command line has beside it.
+    """Write a report as ``reports.report`` does, with the options that only the command line has.
 
     The board claims ``tolerance`` (default: 0.01, or that of the board read), and holds ``curves`` during training if
     wanted or if the board read does. ``papers`` gives the citations of the records' methods for the site, ``display``

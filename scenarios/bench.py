@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from robustfl.defenses import parse_pipeline
-from robustfl.errors import RobustflError, UsageError, some
+from robustfl.errors import RobustflError, UsageError, closest, some
 from robustfl.records import CellResult, digest, labels_of, plain
-from robustfl.registry import describe
+from robustfl.registry import describe, entries
 from robustfl.reports.published import publish
 from robustfl.reports.published.board import carried
 from robustfl.reports.store import Store
@@ -76,7 +76,7 @@ def _matching(wish: str, known: Sequence[Contestant]) -> list[Contestant]:
     choices: dict[str, list[str]] = {}
     for name, part in itertools.zip_longest(NAMED, parts, fillvalue="*"):
         have = list(dict.fromkeys(c.of(name) for c in known))
-        choices[name] = have if part == "*" else [part if part in have else canonical_method(name, part)]
+        choices[name] = have if part == "*" else [_method(name, part, have)]
     found = [c for c in known if all(c.of(name) in options for name, options in choices.items())]
     if found:
         return found
@@ -85,6 +85,15 @@ def _matching(wish: str, known: Sequence[Contestant]) -> list[Contestant]:
         Contestant((*zip(choices, combination, strict=True), *rest.items()))
         for combination in itertools.product(*choices.values())
     ]
+
+
+def _method(kind: str, part: str, have: Sequence[str]) -> str:
+    """The method that a part of a wish names. Raises ``UsageError`` with the nearest name."""
+    try:
+        return part if part in have else canonical_method(kind, part)
+    except UsageError as error:
+        known = [*have, *(e.name for e in entries(kind))]
+        raise UsageError(f"contestant: no {kind} {part!r} ({error}); {closest(part, known)}") from None
 
 
 # --- tuning ----------------------------------------------------------------------------------------------------------

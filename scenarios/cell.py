@@ -331,7 +331,7 @@ class Cell(Frozen):
         if data.get("f_declared") is None:
             data = {**data, "f_declared": data.get("f", 0)}
         domains = data.get("domains")
-        first, *_ = domains if isinstance(domains, (list, tuple)) and domains else [domains]
+        first = domains[0] if isinstance(domains, (list, tuple)) and domains else domains
         if isinstance(first, str) and "dataset" not in data:
             data = {**data, "dataset": canonical_method("domains", first)}
         users = data.get("domain_users")

@@ -33,7 +33,8 @@ Rule = tuple[str, Callable[[Any], Any], str]
 """Settings (only those not at their default are reported; none: always), when they change nothing, and the words: a
 format of the facts, of what the condition ``found``, and of ``it``, such as ``f = 0 changes nothing``."""
 ATTACKS: tuple[Rule, ...] = (
-    ("", lambda x: 0 in (x.f, x.s.attackers), "f = {f}: nobody attacks, though the attack is {attack}; set f, as f=3"),
+    ("", lambda x: 0 in (x.f, x.s.attackers),
+     "f = {f}: nobody attacks, though the attack is {attack}; give f, such as --set f=3"),
     ("", lambda x: x.silent, "{attack} reaches nobody: with {norm} clients send nothing"),
     ("", lambda x: x.forges and x.scope == "statistics" and x.m.norm.frozen(0, x.rounds),
      "{attack} has no effect: {norm} sends no statistics in {planned}"),

@@ -140,8 +140,8 @@ def _search_apart(search: Search, entry: Labels, attacks: tuple[str, ...], rules
     reason = entry.get("reason", "")
     if not isinstance(reason, str) or bool(reason) == bool(scores):
         yield f"its reason is {reason!r}: a search says why if it has no score, and only then"
-    said, right = ({n: of[n] for n in ("knowledge", "chosen", "search")} for of in (entry, plain(search.as_dict())))
-    for path, theirs, ours in settings_apart(said, right):
+    by_rules, compared = plain(search.as_dict()), ("knowledge", "chosen", "search")
+    for path, theirs, ours in settings_apart({n: entry[n] for n in compared}, {n: by_rules[n] for n in compared}):
         yield f"its {path} is {theirs!r}, by the protocol {ours!r}"
 
 

@@ -110,7 +110,9 @@ class RunOptions:
         if self.jobs is not None and self.jobs < 0:
             raise UsageError(f"jobs={self.jobs} must be ≥ 1, or 0 for cells in this very process")
         if self.slots is not None and (self.gpus is None or self.slots < 1):
-            raise UsageError(f"slots={self.slots} cells share each of the gpus, at least 1; it goes with gpus")
+            raise UsageError(
+                f"slots={self.slots} is how many cells share each of the gpus, at least 1; it goes with gpus"
+            )
         if self.gpus is not None:
             self._refuse_beside("gpus", "jobs", "cluster", "device")
             check_gpus(self.gpus)
@@ -122,10 +124,15 @@ class RunOptions:
     def _refuse_beside(self, name: str, *others: str) -> None:
         """Refuse options that have no part in what another one decides."""
         for other in others:
-            if (value := getattr(self, other)) not in (None, False, (), "auto"):
+            value = getattr(self, other)
+            if value is not None and value is not False and value not in ((), "auto"):
+                more = {
+                    "jobs": "; with gpus, slots is the number" if name == "gpus" else "; its workers decide how many"
+                }
+                more["keep_model"] = ": models do not travel from there"
                 raise UsageError(
-                    f"{other}={value!r} does not go with {name}={getattr(self, name)!r}, which decides where cells run "
-                    "and how many at once; leave one of them out"
+                    f"{other}={value!r} does not go with {name}={getattr(self, name)!r}{more.get(other, '')}; leave one "
+                    "of them out"
                 )
 
     @property
@@ -153,15 +160,16 @@ class RunOptions:
         )  # fmt: skip
 
 
-def device_of(name: str) -> torch.device:
+def device_of(name: str | torch.device) -> torch.device:
     """``auto``, ``cpu``, ``cuda`` or ``cuda:i`` as a device. Raises ``UsageError`` for one that is not there."""
-    if name == "auto":
+    said = str(name)
+    if said == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise UsageError(f"device {name!r}: use auto, cpu, cuda or cuda:0")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA device(s); use cpu")
+    if not re.fullmatch(r"cpu(:0)?|cuda(:(0|[1-9][0-9]{0,3}))?", said):
+        raise UsageError(f"device {said!r}: use auto, cpu, cuda or cuda:0")
+    device, have = torch.device(said), torch.cuda.device_count()
+    if device.type == "cuda" and int(said.partition(":")[2] or 0) >= have:  # torch itself wraps a large number
+        raise UsageError(f"device {said!r}: this machine has {have} CUDA device(s); use cpu")
     return device
 
 

@@ -105,6 +105,7 @@ class Scenario(Frozen):
 def apply_settings(data: Mapping[str, Any], settings: Sequence[str]) -> Scenario:
     """The scenario ``data`` with ``settings`` such as ``"rounds=10"`` on top."""
     _check_shape(data)
+    _check_order(settings)
     changed = {**data, "cell": dict(data.get("cell", {}))}
     for setting in sorted(settings, key=lambda s: name_of(s) != "scale"):  # a scale first, so that others refine it
         if name_of(setting) == "scale":
@@ -116,6 +117,17 @@ def apply_settings(data: Mapping[str, Any], settings: Sequence[str]) -> Scenario
         told = [s for s in settings if name_of(s) != "name"]
         changed["description"] = f"{said} (with {', '.join(told)})" if told else said
     return Scenario.of(changed)
+
+
+def _check_order(settings: Sequence[str]) -> None:
+    """Raise ``UsageError`` for a part of a setting that comes before the whole, which would undo it unheard."""
+    parts: dict[str, str] = {}
+    for setting in settings:
+        name, _, part = name_of(setting).removeprefix("cell.").partition(".")
+        if part:
+            parts[name] = setting
+        elif name in parts:
+            raise UsageError(f"--set {setting!r} would undo --set {parts[name]!r} before it; give the whole first")
 
 
 _SHAPES: dict[str, tuple[type, type | None, str]] = {

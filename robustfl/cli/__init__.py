@@ -105,9 +105,11 @@ def _place(error: BaseException) -> str:
 
 
 def _stopped(arguments: list[str]) -> int:
-    given = {argument.partition("=")[0] for argument in arguments}
-    whole = bool({"grid", "bench", "reproduce"} & set(arguments[:1]))
-    keeps = not given & {"--dry-run", "--list", "--from", "--no-run"} if whole else {"run", "--out"} <= given
+    command, given = next(iter(arguments), ""), {argument.partition("=")[0] for argument in arguments}
+    if command == "run":
+        keeps = "--out" in given
+    else:
+        keeps = command in ("grid", "bench", "reproduce") and not given & {"--dry-run", "--list", "--from", "--no-run"}
     said = " Finished cells are kept; the same command goes on from here." if keeps else ""
     say(f"\nStopped.{said}", err=True)
     return 130

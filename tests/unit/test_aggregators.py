@@ -23,6 +23,7 @@ from robustfl.defenses import Mixed, Stack, parse_pipeline
 from robustfl.defenses.aggregators import directions, pieces
 from robustfl.defenses.aggregators.backdoors import whitened
 from robustfl.defenses.aggregators.directions import low_frequencies
+from robustfl.defenses.aggregators.predictions import suspicious
 from robustfl.defenses.aggregators.signs import AlignIns
 from robustfl.defenses.columns import NearestMean
 from robustfl.defenses.cosines import clusters, cosine_distances
@@ -705,6 +706,15 @@ def flagged(scores: Array, references: Array) -> Array:
     gap = np.log(of_references.mean(0)) - logs
     enough = gap[0] >= gap[1] - np.sqrt(1 + 1 / len(references)) * np.log(of_references).std(0)[1]
     return np.zeros(len(x), bool) if enough else parted(x, 2)[1] == 1
+
+
+def test_fldetector_sees_two_clusters_where_the_gap_statistic_does() -> None:
+    for seed in range(150):
+        scores = torch.rand(7, generator=torch.Generator().manual_seed(seed)).double()
+        scores[:2] += 0.7
+        drawn = torch.rand((10, 7), generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
+        found = suspicious(scores, torch.Generator().manual_seed(seed))
+        assert found.tolist() == flagged(scores.numpy(), drawn).tolist(), seed
 
 
 @pytest.mark.parametrize("f", [0, 3])

@@ -99,7 +99,7 @@ def test_a_contestant_is_one_of_the_tier_or_a_new_one(wish: str, found: Any) -> 
     ("arguments", "said"),
     [
         (["bench", "studdy-3"], "did you mean 'study-3'"),
-        (["bench", "d", "--contestant", "nmm+median"], "did you mean 'nnm'"),
+        (["bench", "d", "--contestant", "nmm+median"], "did you mean 'nnm+median'"),
         (["bench", "d", "--contestant", "krum/fbm"], "did you mean 'fbn'"),
         (["bench", "d", "--contestant", "a/b/c/d"], "must be DEFENSE, DEFENSE/NORM or DEFENSE/NORM/ALGORITHM"),
         (["bench", "study-3", "--list"], "bench study-3 takes no --list"),

@@ -171,7 +171,7 @@ def test_a_copy_of_a_record_agrees_with_nobody(tmp_path: Path) -> None:
     assert (merged.agreed, merged.copied, owner(merged.results[0])) == (1, 1, "store + they")
 
 
-def test_a_second_run_has_one_outcome_too_and_a_copy_of_it_is_one() -> None:
+def test_a_second_run_has_one_outcome_too_and_a_copy_of_it_is_one(tmp_path: Path) -> None:
     """Within the tolerance of the first, from which it was told apart by its time."""
     first, second = record(sa=0.5, ra={}), took(record(sa=0.505, ra={}), seconds=7.0)
     edited = took(record(sa=0.506, ra={}), seconds=7.0)
@@ -183,6 +183,8 @@ def test_a_second_run_has_one_outcome_too_and_a_copy_of_it_is_one() -> None:
     assert owner(merged.results[0]) == "we + they"
     (conflict,) = merge([we, they, liar], tolerance=0.01).conflicts
     assert conflict.agreement.words().startswith("differs: sa 0.5050 → 0.5060")
+    with pytest.raises(UsageError, match="in conflict"):
+        write_merge(merge([we, they, liar], tolerance=0.01), [we, they, liar], tmp_path / "out")
 
 
 @pytest.mark.parametrize("apart", [{"seconds": 2.0}, {"started": "later"}, {"host": "b"}, {"peak_memory_bytes": 1}])

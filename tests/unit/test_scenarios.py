@@ -274,6 +274,8 @@ def test_an_evasion_that_aims_at_a_class_that_there_is_not_is_refused_before_tra
         ('zip = ["clients", "f"]\n[cell]\n', [], 'zip = [["clients", "f"]]'),
         ("[cell]\n[scales.small]\nrouns = 2\n", [], "scales.small: no cell setting 'rouns'; did you mean 'rounds'?"),
         ("[cell]\n", ["lr=0.1"], "no cell setting 'lr'; it is schedule.lr"),
+        ("[cell]\n", ["attack.eta=7", "attack=foe"], "'attack=foe' would undo --set 'attack.eta=7' before it"),
+        ("[cell]\n", ["cell.schedule.lr=1", 'schedule={kind="constant"}'], "would undo --set 'cell.schedule.lr=1'"),
         ("[cell]\n", ['plugins=["a.py"]'], "files of plug-ins are named by --plugin FILE"),
     ],
 )

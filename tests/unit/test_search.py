@@ -51,6 +51,23 @@ def sent(spec: str, seen: View) -> Tensor:
 # --- spelling --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_distance_that_is_not_finite_is_no_success(value: float) -> None:
+    assert linear_search(lambda eta: value if eta > 20 else eta) == pytest.approx((19.8, 19.8), abs=0.5)
+    eta, best = scan_search(lambda eta: value if eta > 4 else eta)
+    assert 3.9 < best == eta <= 4
+    assert math.isnan(scan_search(lambda eta: math.nan)[1])
+
+
+@pytest.mark.parametrize("name", ["opt-foe", "opt-alie"])
+def test_a_searched_attack_asks_the_server_with_its_declared_f(name: str) -> None:
+    """With f = 0 the trimmed mean is the mean, which runs to the bound; the median with f = 2 does not."""
+    honest = torch.tensor([[1.0, 0.0], [3.0, 0.0], [5.0, 6.0]], dtype=torch.float64)
+    rule = robustfl.defense("trimmed-mean")
+    far, near = (robustfl.forge(name, honest, f=2, defense=rule, f_declared=k) for k in (0, 2))
+    assert float(far.norm()) > 10 * float(near.norm())
+
+
 @pytest.mark.parametrize(
     ("spec", "shortest"),
     [

@@ -16,7 +16,7 @@ from robustfl.scenarios import RunOptions, Scenario, grid, memory, plan, run
 from robustfl.scenarios.build import build
 from robustfl.scenarios.cell import Cell
 from robustfl.scenarios.expand import expand, fingerprints
-from robustfl.scenarios.run_options import unheard
+from robustfl.scenarios.run_options import device_of, unheard
 
 TINY = {"model": "mlp(hidden=(8,))", "rounds": 1, "batch": 8, "evasions": ["fgsm"], "seed": [0, 1, 2]}
 engine = importlib.import_module("robustfl.scenarios.grid")
@@ -37,8 +37,15 @@ def test_gpus_that_are_not_there(gpus: tuple[int, ...], told: str, tmp_path: Pat
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("name", ["tpu", "meta", "cuda:01", "cuda:9999999999", "cuda:٣", "cuda:999"])
+def test_a_device_that_nobody_can_mean_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match=f"device '{name}': "):
+        device_of(name)
+    assert device_of(torch.device("cpu")) == device_of("cpu")
+
+
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("other", [{"jobs": 2}, {"device": "cpu"}, {"cluster": "tcp://host:1"}])
+@pytest.mark.parametrize("other", [{"jobs": 2}, {"jobs": 0}, {"device": "cpu"}, {"cluster": "tcp://host:1"}])
 def test_gpus_and_another_say(other: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not go with gpus="):
         grid(Scenario.of({"name": "x"}), out=tmp_path, gpus=[0], **other)
