@@ -126,14 +126,11 @@ class RunOptions:
         for other in others:
             value = getattr(self, other)
             if value is not None and value is not False and value not in ((), "auto"):
-                more = {
-                    "jobs": "; with gpus, slots is the number" if name == "gpus" else "; its workers decide how many"
-                }
-                more["keep_model"] = ": models do not travel from there"
-                raise UsageError(
-                    f"{other}={value!r} does not go with {name}={getattr(self, name)!r}{more.get(other, '')}; leave one "
-                    "of them out"
-                )
+                more = "; its workers decide how many cells run" if other == "jobs" else ""
+                more = "; with gpus, slots is the number" if (name, other) == ("gpus", "jobs") else more
+                more = ": models do not travel from there" if other == "keep_model" else more
+                said = f"{other}={value!r} does not go with {name}={getattr(self, name)!r}"
+                raise UsageError(f"{said}{more}; leave one of them out")
 
     @property
     def workers(self) -> int:
