@@ -19,6 +19,7 @@ from robustfl.registry import create, describe
 from robustfl.results import all_finite
 from robustfl.torch_settings import float32_default
 
+_HEAD = 1024  # columns
 Stacked = TypeVar("Stacked", bound=Rows)
 
 
@@ -129,6 +130,13 @@ def _chosen(name: str | Attack, params: dict[str, Any]) -> Attack:
 
 def _stays(made: Tensor, honest: Tensor) -> bool:
     """True if the mean of rows is that of the honest ones, but for rounding, and the honest ones differ."""
-    mean = honest.mean(0)
-    moved, spread = torch.linalg.vector_norm(made.mean(0) - mean), torch.linalg.vector_norm(honest - mean)
+
+    def lengths(made: Tensor, honest: Tensor) -> tuple[Tensor, Tensor]:
+        mean = honest.mean(0)
+        return torch.linalg.vector_norm(made.mean(0) - mean), torch.linalg.vector_norm(honest - mean)
+
+    moved, spread = lengths(made[:, :_HEAD], honest[:, :_HEAD])
+    if moved > 0.01 * spread > 0:  # most attacks move every column: one look at some of them
+        return False
+    moved, spread = lengths(made, honest)
     return bool((spread > 0) & (moved <= 1e-5 * spread))
