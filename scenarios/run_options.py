@@ -126,11 +126,8 @@ class RunOptions:
         for other in others:
             value = getattr(self, other)
             if value is not None and value is not False and value not in ((), "auto"):
-                more = "; its workers decide how many cells run" if other == "jobs" else ""
-                more = "; with gpus, slots is the number" if (name, other) == ("gpus", "jobs") else more
-                more = ": models do not travel from there" if other == "keep_model" else more
                 said = f"{other}={value!r} does not go with {name}={getattr(self, name)!r}"
-                raise UsageError(f"{said}{more}; leave one of them out")
+                raise UsageError(f"{said}{_REASONS.get((name, other), '')}; leave one of them out")
 
     @property
     def workers(self) -> int:
@@ -155,6 +152,14 @@ class RunOptions:
             self, jobs=None, gpus=None, slots=None, cluster=None,
             on_round=unheard, on_point=unheard, on_note=unheard,
         )  # fmt: skip
+
+
+_REASONS = {
+    ("gpus", "jobs"): "; with gpus, slots is the number",
+    ("cluster", "jobs"): "; its workers decide how many cells run",
+    ("cluster", "keep_model"): ": models do not travel from there",
+}
+"""What more there is to say of two options that do not go together."""
 
 
 def device_of(name: str | torch.device) -> torch.device:

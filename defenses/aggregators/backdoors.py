@@ -186,7 +186,7 @@ def whitened(features: Tensor, bits: float) -> tuple[Tensor, Tensor]:
 
 
 def _distances(rows: Mixed) -> Tensor:
-    """``t_1 … t_n [n 3]``, in float64; what rounding makes of no distance is none."""
+    """``t_1 … t_n [n 3]``, in float64; those that rounding makes of equal rows are 0."""
     X, bits, (length, slack) = rows.materialise(), rows.stack.last_bits, rows.exact_norms()
     size = X.abs().sum(1, dtype=torch.float64).cpu()
     manhattan = torch.zeros((len(X), len(X)), dtype=torch.float64)
